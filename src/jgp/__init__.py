@@ -1,0 +1,1 @@
+"""Gaussian processes and probabilistic numerics in JAX."""

@@ -1,0 +1,101 @@
+"""Cholesky factorisation with the one jitter policy, and blocked inverses.
+
+Every factorisation of a covariance matrix in jgp passes through `cholesky`.
+It first tries the matrix as it is; if that fails it adds a multiple of the mean
+diagonal, climbing a short ladder that depends on the dtype alone, and returns
+the jitter it used. If the ladder's top fails too, `ok` is False: callers turn
+that into `RESULTS.not_positive_definite`; nothing grows in silence.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+# Multiples of eps times the mean diagonal: none, then about n·eps, then up to 1e-9
+# (float64) or 1e-3 (float32), above which a covariance is no longer the user's.
+LADDER = (0.0, 2.0**5, 2.0**9, 2.0**13)
+# The size at which a blocked inverse hands over to LAPACK; measured on CPU.
+BLOCK = 64
+
+
+class Cholesky(NamedTuple):
+    """A lower factor of K + jitter·I; `ok` is False if none was found."""
+
+    lower: Float[Array, "*batch n n"]
+    jitter: Float[Array, "*batch"]
+    ok: Bool[Array, "*batch"]
+
+
+def cholesky(K: Float[Array, "*batch n n"]) -> Cholesky:
+    """Factorise symmetric positive semidefinite matrices with the jitter ladder.
+
+    Args:
+        K: Symmetric matrices; a leading batch is factorised element by element.
+
+    Returns:
+        The factors, the jitter added to each diagonal (0 almost always), and
+        whether each factor is finite. Differentiable to any order in K; the
+        jitter counts as a constant.
+    """
+    lower, jitter = jnp.vectorize(_cholesky, signature="(n,n)->(n,n),()")(K)
+    return Cholesky(lower, jitter, jnp.all(jnp.isfinite(lower), axis=(-2, -1)))
+
+
+@jax.custom_jvp
+def _cholesky(K: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
+    if K.shape[-1] == 0:
+        return K, jnp.zeros((), K.dtype)
+    eps = jnp.finfo(K.dtype).eps
+    ladder = jnp.asarray(LADDER, K.dtype) * eps * jnp.mean(jnp.diagonal(K))
+    identity = jnp.eye(K.shape[-1], dtype=K.dtype)
+
+    def attempt(rung):
+        jittered = K + ladder[rung] * identity
+        return rung, lax.linalg.cholesky(jittered, symmetrize_input=False)
+
+    def failed(state):
+        rung, lower = state
+        return (rung < len(LADDER) - 1) & ~jnp.all(jnp.isfinite(lower))
+
+    rung, lower = lax.while_loop(failed, lambda s: attempt(s[0] + 1), attempt(0))
+    return lower, ladder[rung]
+
+
+@_cholesky.defjvp
+def _cholesky_jvp(primals, tangents):
+    r"""dL = L Φ(L⁻¹ dK L⁻ᵀ), Φ the lower triangle with its diagonal halved.
+
+    From dK = dL Lᵀ + L dLᵀ: L⁻¹dL is lower triangular and adds with its transpose
+    to L⁻¹ dK L⁻ᵀ (Murray 2016, eq. 8).
+    """
+    (K,), (dK,) = primals, tangents
+    lower, jitter = _cholesky(K)
+    dK = (dK + dK.mT) / 2
+    inner = solve_lower(lower, solve_lower(lower, dK).mT)
+    phi = jnp.tril(inner) - jnp.diag(jnp.diagonal(inner) / 2)
+    return (lower, jitter), (lower @ phi, jnp.zeros_like(jitter))
+
+
+def solve_lower(
+    lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
+) -> Float[Array, "*batch n m"]:
+    """L⁻¹ b for lower triangular L."""
+    return lax.linalg.triangular_solve(lower, b, left_side=True, lower=True)
+
+
+def solve_upper(
+    lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
+) -> Float[Array, "*batch n m"]:
+    """L⁻ᵀ b for lower triangular L."""
+    return lax.linalg.triangular_solve(
+        lower, b, left_side=True, lower=True, transpose_a=True
+    )
+
+
+def log_determinant(lower: Float[Array, "*batch n n"]) -> Float[Array, "*batch"]:
+    """log|LLᵀ| from the factor L."""
+    diagonal = jnp.diagonal(lower, axis1=-2, axis2=-1)
+    return 2 * jnp.sum(jnp.log(diagonal), axis=-1)

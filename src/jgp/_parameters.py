@@ -1,0 +1,230 @@
+"""Constraints on parameters: declared at the field, crossed in one place.
+
+Leaves of a model hold natural values. The set each may lie in is metadata of its
+dataclass field,
+
+    lengthscale: Float[Array, "*d"] = eqx.field(converter=as_float, metadata=POSITIVE)
+
+and only `to_real` and `from_real` apply the bijection between that set and the
+real line. The bijection of positive parameters is the logarithm: a change of
+units of x or y is then a shift, so that optimiser steps are free of units.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, PyTree
+
+from jgp._types import is_floating
+
+
+class AbstractConstraint(eqx.Module):
+    """A set of real numbers with a bijection to the real line."""
+
+    description: eqx.AbstractClassVar[str]
+
+    @abc.abstractmethod
+    def to_real(self, value: Array) -> Array:
+        """Map a value of the set to the real line."""
+
+    @abc.abstractmethod
+    def from_real(self, raw: Array) -> Array:
+        """Map the real line to the set; the inverse of `to_real`."""
+
+    @abc.abstractmethod
+    def contains(self, value: Any) -> Any:
+        """Whether each entry lies in the set (NumPy in, NumPy out)."""
+
+
+class Real(AbstractConstraint):
+    """Any finite number."""
+
+    description = "finite numbers"
+
+    def to_real(self, value: Array) -> Array:
+        """The value itself."""
+        return value
+
+    def from_real(self, raw: Array) -> Array:
+        """The value itself."""
+        return raw
+
+    def contains(self, value: Any) -> Any:
+        """Whether each entry is finite."""
+        return abs(value) < np.inf
+
+
+class Positive(AbstractConstraint):
+    """Numbers greater than zero, by the exponential."""
+
+    description = "finite numbers > 0"
+
+    def to_real(self, value: Array) -> Array:
+        """The logarithm."""
+        return jnp.log(value)
+
+    def from_real(self, raw: Array) -> Array:
+        """The exponential."""
+        return jnp.exp(raw)
+
+    def contains(self, value: Any) -> Any:
+        """Whether each entry is finite and greater than zero."""
+        return (value > 0) & (value < np.inf)
+
+
+class NonNegative(AbstractConstraint):
+    """Numbers not less than zero; zero itself can be held but not trained."""
+
+    description = "finite numbers >= 0"
+
+    def to_real(self, value: Array) -> Array:
+        """The logarithm; zero maps to -inf and back."""
+        return jnp.log(value)
+
+    def from_real(self, raw: Array) -> Array:
+        """The exponential."""
+        return jnp.exp(raw)
+
+    def contains(self, value: Any) -> Any:
+        """Whether each entry is finite and not less than zero."""
+        return (value >= 0) & (value < np.inf)
+
+
+REAL = {"constraint": Real()}
+POSITIVE = {"constraint": Positive()}
+NON_NEGATIVE = {"constraint": NonNegative()}
+
+
+def constraints(model: PyTree) -> PyTree:
+    """The constraint of each floating leaf of a model.
+
+    Returns:
+        A tree of the model's structure with an `AbstractConstraint` in the place
+        of each floating array (`Real()` where the field declares none) and None in
+        the place of every other leaf.
+    """
+    leaves, structure = jtu.tree_flatten_with_path(model)
+    found = [_constraint_at(model, p) if is_floating(v) else None for p, v in leaves]
+    return jtu.tree_unflatten(structure, found)
+
+
+def _constraint_at(model: PyTree, path: tuple) -> AbstractConstraint:
+    node, constraint = model, Real()
+    for key in path:
+        match key:
+            case jtu.GetAttrKey(name):
+                field = getattr(type(node), "__dataclass_fields__", {}).get(name)
+                metadata = {} if field is None else field.metadata
+                constraint = metadata.get("constraint", Real())
+                node = getattr(node, name)
+            case jtu.SequenceKey(index):
+                node = node[index]
+            case jtu.DictKey(name):
+                node = node[name]
+            case _:  # a foreign node: its fields declare nothing to jgp
+                return Real()
+    return constraint
+
+
+def _map(function: Callable, model: PyTree) -> PyTree:
+    """Apply `function(constraint, leaf)` to each floating leaf."""
+
+    def one(leaf, constraint):
+        return leaf if constraint is None else function(constraint, leaf)
+
+    return jax.tree.map(
+        one, model, constraints(model), is_leaf=lambda leaf: leaf is None
+    )
+
+
+def to_real(model: PyTree) -> PyTree:
+    """The same tree with each floating leaf mapped to the real line."""
+    return _map(lambda constraint, leaf: constraint.to_real(leaf), model)
+
+
+def from_real(raw: PyTree) -> PyTree:
+    """The model whose `to_real` is `raw`: each leaf back at its natural value."""
+    return _map(lambda constraint, leaf: constraint.from_real(leaf), raw)
+
+
+def cast(model: PyTree, dtype: DTypeLike) -> PyTree:
+    """The same tree with floating leaves in `dtype`."""
+    return jax.tree.map(lambda v: v.astype(dtype) if is_floating(v) else v, model)
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether the value of an array can be read (it is not being traced)."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def check_parameters(model: PyTree, name: str = "model") -> None:
+    """Raise a `ValueError` for the first concrete leaf outside its constraint.
+
+    Raises:
+        ValueError: naming the leaf's path, its value and what is wanted.
+    """
+    leaves, _ = jtu.tree_flatten_with_path(model)
+    for path, leaf in leaves:
+        if not (is_floating(leaf) and is_concrete(leaf)):
+            continue
+        constraint, value = _constraint_at(model, path), np.asarray(leaf)
+        if not np.all(constraint.contains(value)):
+            raise ValueError(
+                f"{name}{jtu.keystr(path)}: got {np.array2string(value)}, "
+                f"wanted {constraint.description}."
+            )
+
+
+def table(model: PyTree) -> list[tuple[str, Array, AbstractConstraint]]:
+    """Each floating leaf of a model as a row (path, natural value, constraint)."""
+    leaves, _ = jtu.tree_flatten_with_path(model)
+    return [
+        (jtu.keystr(path), leaf, _constraint_at(model, path))
+        for path, leaf in leaves
+        if is_floating(leaf)
+    ]
+
+
+def where_paths(model: PyTree, where: Callable[[Any], Any]) -> tuple[str, ...]:
+    """The paths of the array leaves that `where(model)` selects.
+
+    Args:
+        model: Any pytree.
+        where: A function of the model that returns a leaf, a subtree, or a tuple
+            of them, as for `equinox.tree_at`.
+
+    Raises:
+        ValueError: if nothing that `where` returns is a leaf of the model.
+    """
+    leaves, structure = jtu.tree_flatten_with_path(model)
+    paths = [jtu.keystr(path) for path, _ in leaves]
+    numbered = jtu.tree_unflatten(structure, [_Numbered(i) for i in range(len(leaves))])
+    chosen = [v for v in jax.tree.leaves(where(numbered)) if isinstance(v, _Numbered)]
+    if not chosen:
+        raise ValueError(
+            "where: got a function that selects no leaf of the model, wanted one "
+            "such as `lambda model: model.process.kernel.lengthscale`; the leaves "
+            f"are {', '.join(paths)}."
+        )
+    return tuple(paths[leaf.index] for leaf in chosen)
+
+
+class _Numbered:
+    """Stands in for a leaf so that `where` can be asked which ones it picks."""
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+def select(model: PyTree, paths: tuple[str, ...]) -> PyTree[Bool]:
+    """A filter tree: True at the floating leaves whose path is in `paths`."""
+    return jtu.tree_map_with_path(
+        lambda path, leaf: is_floating(leaf) and jtu.keystr(path) in paths, model
+    )

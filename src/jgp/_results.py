@@ -1,0 +1,83 @@
+"""How a computation ended: one enumeration, each member with its remedy."""
+
+import functools
+
+import equinox as eqx
+
+
+class RESULTS(eqx.Enumeration):  # pyright: ignore[reportGeneralTypeIssues]
+    """The status that every iterative result of jgp carries as `result`.
+
+    The members are in order of severity: when several meet, the later one is
+    reported (see `worst`). Compare with `==`; `RESULTS[result]` is the message.
+    """
+
+    successful = ""
+    at_bound = (
+        "A parameter ran to the bound of its domain. Freeze it, give it a prior, or "
+        "check that the data carry information about it."
+    )
+    max_steps_reached = (
+        "The iteration ended at max_steps before its tolerance was met. Raise "
+        "max_steps, or loosen rtol and atol."
+    )
+    stagnated = (
+        "The iteration stopped improving before its tolerance was met. Loosen rtol "
+        "and atol, or work in float64."
+    )
+    oscillating = (
+        "The iteration neither converged nor diverged. Lower damping (0.5 usually "
+        "suffices) and raise max_steps."
+    )
+    linear_solve_failed = (
+        "The linear solve of an implicit derivative did not reach its tolerance. "
+        "Tighten rtol and atol of the fixed point, or work in float64."
+    )
+    diverged = (
+        "The iteration diverged. Lower damping, start from a converged "
+        "approximation (init), or check the scale of the data and the variances."
+    )
+    not_positive_definite = (
+        "A matrix that must be positive definite was not, even with the largest "
+        "jitter. Raise the noise variance, remove repeated inputs, or work in "
+        "float64."
+    )
+    non_finite = (
+        "A value became infinite or NaN. Check the scale of the data and of the "
+        "hyperparameters, or work in float64."
+    )
+
+
+# eqx.Enumeration offers no iteration, and its order is the contract of `worst`.
+SEVERITY = (
+    RESULTS.successful,
+    RESULTS.at_bound,
+    RESULTS.max_steps_reached,
+    RESULTS.stagnated,
+    RESULTS.oscillating,
+    RESULTS.linear_solve_failed,
+    RESULTS.diverged,
+    RESULTS.not_positive_definite,
+    RESULTS.non_finite,
+)
+
+
+class InferenceError(RuntimeError):
+    """A computation ended with a status other than `RESULTS.successful`."""
+
+
+def worst(first: RESULTS, *others: RESULTS) -> RESULTS:
+    """The most severe of several statuses, elementwise under `vmap`."""
+
+    def pair(a: RESULTS, b: RESULTS) -> RESULTS:
+        result = a
+        for member in SEVERITY:
+            result = RESULTS.where((a == member) | (b == member), member, result)
+        return result
+
+    return functools.reduce(pair, others, first)
+
+
+def unless(ok, failure: RESULTS) -> RESULTS:
+    """`successful` where `ok` holds, else `failure`."""
+    return RESULTS.where(ok, RESULTS.successful, failure)

@@ -1,0 +1,23 @@
+"""Type aliases and conversion of user input to floating arrays."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike
+
+
+def as_float(x: ArrayLike) -> Array:
+    """A strongly typed floating array with the values of `x`.
+
+    A floating array keeps its dtype; Python numbers, integers and booleans get
+    JAX's default float. The dtype is always explicit: a weakly typed leaf would
+    make every compiled function trace again after the first optimiser step.
+    """
+    array = jnp.asarray(x)
+    floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return jnp.asarray(array, array.dtype if floating else jnp.result_type(float))
+
+
+def is_floating(x: Any) -> bool:
+    """Whether `x` is an array of floating dtype."""
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)

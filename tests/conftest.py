@@ -1,0 +1,26 @@
+"""Precision of the test run and fixtures shared by all tests.
+
+`pytest` runs in float64; `JGP_TEST_PRECISION=float32 pytest -m float32` is the leg in
+which JAX keeps its default of 32 bits. Precision is fixed here, once, before any
+array exists; no test changes it.
+"""
+
+import os
+
+import jax
+import pytest
+from hypothesis import settings
+
+DOUBLE = os.environ.get("JGP_TEST_PRECISION", "float64") == "float64"
+jax.config.update("jax_enable_x64", DOUBLE)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+settings.register_profile("jgp", deadline=None, derandomize=True, max_examples=25)
+settings.load_profile("jgp")
+
+
+@pytest.fixture
+def key():
+    """A typed key, the same for every test."""
+    return jax.random.key(0)
