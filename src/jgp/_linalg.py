@@ -66,7 +66,7 @@ def _cholesky(K: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
 
 @_cholesky.defjvp
 def _cholesky_jvp(primals, tangents):
-    r"""dL = L Φ(L⁻¹ dK L⁻ᵀ), Φ the lower triangle with its diagonal halved.
+    r"""DL = L Φ(L⁻¹ dK L⁻ᵀ), Φ the lower triangle with its diagonal halved.
 
     From dK = dL Lᵀ + L dLᵀ: L⁻¹dL is lower triangular and adds with its transpose
     to L⁻¹ dK L⁻ᵀ (Murray 2016, eq. 8).
@@ -99,3 +99,52 @@ def log_determinant(lower: Float[Array, "*batch n n"]) -> Float[Array, "*batch"]
     """log|LLᵀ| from the factor L."""
     diagonal = jnp.diagonal(lower, axis1=-2, axis2=-1)
     return 2 * jnp.sum(jnp.log(diagonal), axis=-1)
+
+
+def inverse(
+    A: Float[Array, "*batch n n"],
+) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
+    """A⁻¹ and log|A| of positive definite matrices, by halves.
+
+    With the Schur complement S = A₂₂ − A₂₁A₁₁⁻¹A₁₂ and X = A₂₁A₁₁⁻¹, the blocks of the
+    inverse are A₁₁⁻¹ + XᵀS⁻¹X, −S⁻¹X and S⁻¹. Nearly all of the 4n³/3 operations are
+    matrix products, several times faster than triangular solves on every device.
+    Meant for well-conditioned matrices such as I + D½KD½; a matrix that is not
+    positive definite gives NaN.
+    """
+    n = A.shape[-1]
+    if n <= BLOCK:
+        lower, log_A = inverse_root(A)
+        return lower.mT @ lower, log_A
+    half = n // 2
+    first, log_first = inverse(A[..., :half, :half])
+    A21 = A[..., half:, :half]
+    X = A21 @ first
+    second, log_second = inverse(A[..., half:, half:] - X @ A21.mT)
+    Y = second @ X
+    top = jnp.concatenate([first + X.mT @ Y, -Y.mT], axis=-1)
+    bottom = jnp.concatenate([-Y, second], axis=-1)
+    return jnp.concatenate([top, bottom], axis=-2), log_first + log_second
+
+
+def inverse_root(
+    A: Float[Array, "*batch n n"],
+) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
+    """L⁻¹ and log|A|, L the Cholesky factor of A, by halves.
+
+    The blocks of L⁻¹ are L₁₁⁻¹, −L₂₂⁻¹L₂₁L₁₁⁻¹ and L₂₂⁻¹ with L₂₁ = A₂₁L₁₁⁻ᵀ and L₂₂ the
+    factor of A₂₂ − L₂₁L₂₁ᵀ. A matrix that is not positive definite gives NaN.
+    """
+    n = A.shape[-1]
+    if n <= BLOCK:
+        lower = lax.linalg.cholesky(A, symmetrize_input=False)
+        identity = jnp.broadcast_to(jnp.eye(n, dtype=A.dtype), A.shape)
+        return solve_lower(lower, identity), log_determinant(lower)
+    half = n // 2
+    first, log_first = inverse_root(A[..., :half, :half])
+    L21 = A[..., half:, :half] @ first.mT
+    second, log_second = inverse_root(A[..., half:, half:] - L21 @ L21.mT)
+    zeros = jnp.zeros(A.shape[:-2] + (half, n - half), A.dtype)
+    top = jnp.concatenate([first, zeros], axis=-1)
+    bottom = jnp.concatenate([-second @ (L21 @ first), second], axis=-1)
+    return jnp.concatenate([top, bottom], axis=-2), log_first + log_second

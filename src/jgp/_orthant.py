@@ -1,0 +1,150 @@
+r"""Orthant probabilities of multivariate normals by separation of variables.
+
+The probability is an iterated integral over truncated normals (Genz 1992), smooth in
+the open cube once the variables are ordered (Gibson, Glasbey & Elston 1994). A sine
+substitution makes it periodic with two derivatives, for which a rank-1 lattice
+converges far faster than Monte Carlo or a tent-folded lattice.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jgp._bivariate import bivariate_normal_cdf
+from jgp._cubature import lattice
+from jgp._linalg import cholesky
+from jgp._normal import log_ndtr, ndtr, normal_density
+
+# Points that keep the error of class probabilities below 1e-6, by dimension.
+NUM_POINTS = {3: 251, 4: 1021, 5: 2039, 6: 4093}
+NUM_POINTS_BEYOND = 8191
+# Points taken together: bounds the memory of a large batch, and fits the cache.
+CHUNK = 512
+
+
+def orthant_probability(
+    mean: Float[Array, " d"],
+    covariance: Float[Array, "d d"],
+    *,
+    num_points: int | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, ""]:
+    """P(g > 0 in every coordinate) for g ~ N(mean, covariance).
+
+    Args:
+        mean: The mean of g.
+        covariance: Positive definite.
+        num_points: Points of the lattice, a prime; used for d >= 3 only. The default
+            depends on d.
+        key: Shifts the lattice at random: the spread over keys measures the error.
+            Without it the result is deterministic.
+
+    Returns:
+        A probability in [0, 1]: to rounding for d <= 2. Differentiable; derivatives
+        are those of the quadrature.
+    """
+    dimension = mean.shape[0]
+    if dimension == 1:
+        return ndtr(mean[0] / jnp.sqrt(covariance[0, 0]))
+    if dimension == 2:
+        scale = jnp.sqrt(jnp.diagonal(covariance))
+        rho = jnp.clip(covariance[0, 1] / (scale[0] * scale[1]), -1, 1)
+        return bivariate_normal_cdf(mean[0] / scale[0], mean[1] / scale[1], rho)
+    order = _ordering(lax.stop_gradient(mean), lax.stop_gradient(covariance))
+    mean, covariance = mean[order], covariance[order][:, order]
+    lower = cholesky(covariance).lower
+    if num_points is None:
+        num_points = NUM_POINTS.get(dimension, NUM_POINTS_BEYOND)
+    points = lattice(num_points, dimension - 1, mean.dtype, key=key)
+    return jnp.clip(_separated(mean, lower, points), 0, 1)
+
+
+def _ordering(mean: Float[Array, " d"], S: Float[Array, "d d"]) -> Int[Array, " d"]:
+    """Greedy order: next is the coordinate least likely to be positive.
+
+    Each is judged given the earlier ones at the means of their truncated normals;
+    the factor is built alongside, a pivoted Cholesky (Gibson et al. 1994).
+    """
+    dimension = mean.shape[0]
+    floor = float(jnp.finfo(mean.dtype).eps) * jnp.diagonal(S)
+
+    def choose(step, state):
+        order, taken, lower, y = state
+        variance = jnp.maximum(jnp.diagonal(S) - jnp.sum(lower**2, axis=1), floor)
+        limit = (mean + lower @ y) / jnp.sqrt(variance)
+        best = jnp.argmin(jnp.where(taken, jnp.inf, limit))
+        pivot = jnp.sqrt(variance[best])
+        column = (S[:, best] - lower @ lower[best]) / pivot
+        truncated = jnp.exp(
+            -0.5 * limit[best] ** 2
+            - 0.5 * math.log(2 * math.pi)
+            - log_ndtr(limit[best])
+        )
+        return (
+            order.at[step].set(best),
+            taken.at[best].set(True),
+            lower.at[:, step].set(column),
+            y.at[step].set(truncated),
+        )
+
+    state = (
+        jnp.zeros(dimension, int),
+        jnp.zeros(dimension, bool),
+        jnp.zeros_like(S),
+        jnp.zeros_like(mean),
+    )
+    return lax.fori_loop(0, dimension, choose, state)[0]
+
+
+def _separated(
+    mean: Float[Array, " d"], lower: Float[Array, "d d"], points: Float[Array, "n k"]
+) -> Float[Array, ""]:
+    """The weighted mean over lattice points of ∏ᵢ P(gᵢ > 0 | g₁, …, gᵢ₋₁)."""
+    num_points, dimension = points.shape[0], mean.shape[0]
+    # x − sin(2πx)/2π has the derivative 1 − cos(2πx), which vanishes with its first
+    # derivative at the faces of the cube.
+    weights = jnp.prod(1 - jnp.cos(2 * math.pi * points), axis=1)
+    points = points - jnp.sin(2 * math.pi * points) / (2 * math.pi)
+    # Dividing by the sum of the weights makes the rule exact for constants.
+    weights = weights / jnp.sum(weights)
+    padding = -num_points % CHUNK
+    points = jnp.pad(points, ((0, padding), (0, 0)), constant_values=0.5)
+    weights = jnp.pad(weights, (0, padding))
+
+    @jax.checkpoint
+    def add(total, chunk):
+        x, weight = chunk
+        limit = jnp.full_like(weight, mean[0])
+        y = []
+        product = weight
+        for i in range(dimension):
+            limit = mean[i] + sum(
+                (lower[i, j] * y[j] for j in range(i)), jnp.zeros_like(weight)
+            )
+            probability = ndtr(limit / lower[i, i])
+            product = product * probability
+            if i < dimension - 1:
+                y.append(-_quantile(x[:, i] * probability))
+        return total + jnp.sum(product), None
+
+    chunks = (points.reshape(-1, CHUNK, dimension - 1), weights.reshape(-1, CHUNK))
+    return lax.scan(add, jnp.zeros((), mean.dtype), chunks)[0]
+
+
+@jax.custom_jvp
+def _quantile(p: Array) -> Array:
+    """Φ⁻¹(p), with p held off 0 and 1 by the smallest steps of its dtype."""
+    info = jnp.finfo(p.dtype)
+    return ndtri(jnp.clip(p, float(info.tiny), 1 - float(info.epsneg)))
+
+
+@_quantile.defjvp
+def _quantile_jvp(primals, tangents):
+    (p,), (dp,) = primals, tangents
+    z = _quantile(p)
+    floor = float(jnp.finfo(p.dtype).tiny)
+    return z, dp / jnp.maximum(normal_density(z), floor)

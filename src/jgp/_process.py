@@ -1,0 +1,167 @@
+"""Gaussian process priors over one or several latent functions."""
+
+import abc
+from collections.abc import Callable, Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jgp.kernels import AbstractKernel, check_dimension, diagonal, gram
+from jgp.means import Zero
+
+
+class AbstractProcess(eqx.Module):
+    """A prior over C latent functions on R^d.
+
+    Means are (n, C). Covariances are class-major, (C, n, m); a leading 1 instead of
+    C says that all latents share one kernel, and broadcasts.
+    """
+
+    num_latents: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
+        """The prior mean of each latent at each input."""
+
+    @abc.abstractmethod
+    def covariance(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
+    ) -> Float[Array, "C n m"]:
+        """The prior covariance of each latent between two sets of inputs."""
+
+    @abc.abstractmethod
+    def variance(self, x: Float[Array, "n d"]) -> Float[Array, "C n"]:
+        """The prior variance of each latent at each input."""
+
+    @abc.abstractmethod
+    def check_dimension(self, dimension: int) -> None:
+        """Raise a `ValueError` if a kernel does not act on R^dimension."""
+
+
+class GaussianProcess(AbstractProcess):
+    """One latent function, f ~ GP(mean, kernel).
+
+    Args:
+        kernel: A covariance function on single points.
+        mean: A function of a single point (d,) to a scalar; zero by default.
+    """
+
+    kernel: AbstractKernel
+    mean_function: Callable
+    num_latents: int = eqx.field(static=True)
+
+    def __init__(self, kernel: AbstractKernel, mean: Callable | None = None):
+        self.kernel = kernel
+        self.mean_function = Zero() if mean is None else mean
+        self.num_latents = 1
+
+    def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
+        """The prior mean at each input."""
+        return jax.vmap(self.mean_function)(x)[:, None]
+
+    def covariance(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
+    ) -> Float[Array, "1 n m"]:
+        """The prior covariance between two sets of inputs."""
+        return gram(self.kernel, x, z)[None]
+
+    def variance(self, x: Float[Array, "n d"]) -> Float[Array, "1 n"]:
+        """The prior variance at each input."""
+        return diagonal(self.kernel, x)[None]
+
+    def check_dimension(self, dimension: int) -> None:
+        """Raise a `ValueError` if the kernel does not act on R^dimension."""
+        check_dimension(self.kernel, dimension)
+
+
+class IndependentProcess(AbstractProcess):
+    """C latent functions, independent a priori. Built by `independent`.
+
+    Args:
+        kernels: One kernel a latent, or a single one that all share.
+        mean_functions: One mean a latent, or a single one that all share.
+        num_latents: C.
+    """
+
+    kernels: tuple[AbstractKernel, ...]
+    mean_functions: tuple[Callable, ...]
+    num_latents: int = eqx.field(static=True)
+
+    def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
+        """The prior mean of each latent at each input."""
+        means = _over(self.mean_functions, lambda m: jax.vmap(m)(x)).T
+        return jnp.broadcast_to(means, (x.shape[0], self.num_latents))
+
+    def covariance(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
+    ) -> Float[Array, "C n m"]:
+        """The prior covariance of each latent between two sets of inputs."""
+        return _over(self.kernels, lambda kernel: gram(kernel, x, z))
+
+    def variance(self, x: Float[Array, "n d"]) -> Float[Array, "C n"]:
+        """The prior variance of each latent at each input."""
+        return _over(self.kernels, lambda kernel: diagonal(kernel, x))
+
+    def check_dimension(self, dimension: int) -> None:
+        """Raise a `ValueError` if a kernel does not act on R^dimension."""
+        for kernel in self.kernels:
+            check_dimension(kernel, dimension)
+
+
+def independent(
+    kernels: AbstractKernel | Sequence[AbstractKernel],
+    *,
+    num_latents: int | None = None,
+    mean: Callable | Sequence[Callable] | None = None,
+) -> IndependentProcess:
+    """Several latent functions, independent a priori.
+
+    Args:
+        kernels: A sequence with a kernel for each latent, or one kernel that all
+            share (then `num_latents` is required and one Gram matrix serves all).
+        num_latents: The number of latents C, where one kernel is shared.
+        mean: A mean function that all share, or a sequence with one for each.
+
+    Raises:
+        ValueError: if the numbers of kernels, means and latents disagree.
+    """
+    if isinstance(kernels, AbstractKernel):
+        if num_latents is None or num_latents < 1:
+            raise ValueError(
+                f"num_latents: got {num_latents}, wanted a positive integer beside a "
+                "single kernel."
+            )
+        kernels = (kernels,)
+    elif num_latents not in (None, len(kernels)) or len(kernels) == 0:
+        raise ValueError(
+            f"kernels: got a sequence of {len(kernels)} with num_latents="
+            f"{num_latents}, wanted one kernel for each latent."
+        )
+    num_latents = num_latents or len(kernels)
+    means = (Zero(),) if mean is None else mean
+    means = (means,) if callable(means) else tuple(means)
+    if len(means) not in (1, num_latents):
+        raise ValueError(
+            f"mean: got {len(means)} mean functions, wanted 1 or {num_latents}."
+        )
+    return IndependentProcess(tuple(kernels), means, num_latents)
+
+
+def _over(modules: tuple, function: Callable) -> Array:
+    """Stack `function(module)`, in one `vmap` where the modules are alike.
+
+    Modules of equal structure become one module with stacked leaves, so that C
+    kernels compile as one.
+    """
+    arrays, rest = zip(*(eqx.partition(m, eqx.is_array) for m in modules), strict=True)
+    shapes = [jax.tree.map(lambda a: (a.shape, a.dtype), a) for a in arrays]
+    if all(eqx.tree_equal(rest[0], r) for r in rest) and all(
+        s == shapes[0] for s in shapes
+    ):
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
+        if jax.tree.leaves(stacked):
+            return jax.vmap(lambda a: function(eqx.combine(a, rest[0])))(stacked)
+        return jnp.stack([function(modules[0])] * len(modules))
+    return jnp.stack([function(module) for module in modules])

@@ -1,0 +1,13 @@
+"""Inference: model and data to an approximation, by verbs of one signature."""
+
+from jgp.inference._approximation import Approximation as Approximation
+from jgp.inference._draws import DrawsPosterior as DrawsPosterior
+from jgp.inference._evidence import Evidence as Evidence
+from jgp.inference._evidence import evidence as evidence
+from jgp.inference._exact import exact as exact
+from jgp.inference._laplace import laplace as laplace
+from jgp.inference._mcmc import sample_posterior as sample_posterior
+from jgp.inference._nested_ep import nested_ep as nested_ep
+from jgp.inference._posterior import GaussianPosterior as GaussianPosterior
+from jgp.inference._sites import DiagonalSites as DiagonalSites
+from jgp.inference._sites import RankOneSites as RankOneSites

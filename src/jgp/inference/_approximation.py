@@ -1,0 +1,148 @@
+"""What every inference method returns."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+
+from jgp._model import Model
+from jgp._parameters import is_concrete, table
+from jgp._results import RESULTS, InferenceError
+from jgp.inference._posterior import AbstractPosterior
+from jgp.inference._sites import AbstractSites
+from jgp.likelihoods import Categorical, Normal
+
+
+class Approximation(eqx.Module):
+    """A posterior, how it was reached, and what it says.
+
+    Args:
+        model: The model, in the dtype of the data.
+        x: Training inputs.
+        y: Training targets.
+        posterior: The posterior over the latent functions.
+        log_evidence: log p(y | x) as the method approximates it, or None.
+        sites: Gaussian sites, where the method has them.
+        result: How the iteration ended; compare with `RESULTS.successful`.
+        num_steps: Iterations.
+        residual: The final residual; success when at most 1.
+        jitter: The largest number added to a diagonal to factorise a covariance.
+        diagnostics: What the method tells beyond this, or None.
+        method: The verb's name.
+        evidence_kind: "exact", "laplace", "ep", "bound" or None.
+    """
+
+    model: Model
+    x: Float[Array, "n d"]
+    y: Array
+    posterior: AbstractPosterior
+    log_evidence: Float[Array, ""] | None
+    sites: AbstractSites | None
+    result: RESULTS
+    num_steps: Int[Array, ""]
+    residual: Float[Array, ""]
+    jitter: Float[Array, ""]
+    diagnostics: Any = None
+    method: str = eqx.field(static=True, kw_only=True)
+    evidence_kind: str | None = eqx.field(static=True, kw_only=True)
+
+    def predict(
+        self,
+        x_new: ArrayLike,
+        *,
+        key: PRNGKeyArray | None = None,
+        method: str | None = None,
+    ) -> Categorical | Normal:
+        """The distribution of observations at new inputs.
+
+        Deterministic unless a key is given. Class probabilities integrate the full
+        covariance of the latents and sum to 1.
+
+        Args:
+            x_new: (m, d), or (m,) for d = 1; no points work too.
+            key: Randomises a rule that is otherwise deterministic.
+            method: An integration rule of the likelihood (see its `predict`).
+
+        Raises:
+            ValueError: for inputs of the wrong dimension, or not finite.
+        """
+        return self.posterior.predict(
+            self.model.likelihood, x_new, key=key, method=method
+        )
+
+    def log_prob(
+        self,
+        x_new: ArrayLike,
+        y_new: Any,
+        *,
+        key: PRNGKeyArray | None = None,
+        method: str | None = None,
+    ) -> Float[Array, " m"]:
+        """The log predictive probability (density) of each new observation.
+
+        Args:
+            x_new: (m, d), or (m,) for d = 1.
+            y_new: Targets as for training.
+            key: As for `predict`.
+            method: As for `predict`.
+        """
+        predicted = self.predict(x_new, key=key, method=method)
+        if is_concrete(y_new):
+            num_latents = self.model.process.num_latents
+            y_new = jnp.asarray(self.model.likelihood.targets(y_new, num_latents))
+        num_new = _length(predicted)
+        if y_new.shape[:1] != (num_new,):
+            raise ValueError(
+                f"y_new: got shape {y_new.shape} beside {num_new} inputs, wanted as "
+                "many targets as inputs."
+            )
+        if isinstance(predicted, Normal):
+            y_new = y_new.astype(self.x.dtype)
+        return predicted.log_prob(y_new)
+
+
+def _length(predicted: Categorical | Normal) -> int:
+    if isinstance(predicted, Categorical):
+        return predicted.probs.shape[0]
+    return predicted.mean.shape[0]
+
+
+def check_init(init: Approximation | None, method: str, like: Array) -> None:
+    """`ValueError` unless `init` comes from the same method and shapes."""
+    if init is None:
+        return
+    if not isinstance(init, Approximation) or init.method != method:
+        got = getattr(init, "method", type(init).__name__)
+        raise ValueError(f"init: got {got}, wanted an Approximation by {method}.")
+    if init.x.shape != like.shape:
+        raise ValueError(
+            f"init: got an Approximation on x of shape {init.x.shape}, wanted "
+            f"{like.shape}."
+        )
+
+
+def finish(approximation: Approximation, throw: bool) -> Approximation:
+    """The approximation itself; `InferenceError` if asked for and it failed.
+
+    Nothing is raised while the status is traced: the code is in `result`.
+    """
+    code = approximation.result
+    if not throw or not is_concrete(approximation.residual):
+        return approximation
+    failed = np.asarray(code != RESULTS.successful)
+    if failed.ndim or not failed:
+        return approximation
+    parameters = ", ".join(
+        f"{path.removeprefix('.')} = {np.array2string(np.asarray(leaf), precision=4)}"
+        for path, leaf, _ in table(approximation.model)
+    )
+    n = approximation.x.shape[0]
+    raise InferenceError(
+        f"{approximation.method} on n = {n} points in {approximation.x.dtype}: "
+        f"{RESULTS[code]} Steps: {approximation.num_steps}, residual: "
+        f"{approximation.residual:.3g} (success when <= 1), jitter: "
+        f"{approximation.jitter:.3g}; {parameters}. Pass throw=False to look at the "
+        "unconverged approximation."
+    )

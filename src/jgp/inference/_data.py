@@ -1,0 +1,118 @@
+"""The checks at the edge of every verb: what is concrete is looked at, in NumPy."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from jgp._model import Model
+from jgp._parameters import cast, check_parameters, is_concrete
+from jgp._types import as_float
+from jgp.likelihoods import Gaussian
+
+
+def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
+    """Inputs as a floating (n, d) array; a vector becomes (n, 1).
+
+    Raises:
+        ValueError: naming the argument, for other ranks, non-numbers, NaN or
+            infinity.
+    """
+    try:
+        array = as_float(x)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{name}: got {type(x).__name__} that is no array of numbers, wanted "
+            "(n, d) or (n,) numbers."
+        ) from error
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise ValueError(
+            f"{name}: got shape {array.shape}, wanted (n, d), or (n,) for d = 1."
+        )
+    if is_concrete(array):
+        finite = np.isfinite(np.asarray(array))
+        if not finite.all():
+            raise ValueError(
+                f"{name}: got {np.sum(~finite)} values that are NaN or infinite, "
+                "wanted finite numbers."
+            )
+    return array
+
+
+def check_inputs(x_new: ArrayLike, x: Float[Array, "n d"]) -> Float[Array, "m d"]:
+    """New inputs in the dtype of the training inputs, and of their dimension."""
+    new = as_inputs(_empty_as_matrix(x_new, x.shape[1]), "x_new")
+    if new.shape[1] != x.shape[1]:
+        raise ValueError(
+            f"x_new: got shape {new.shape}, wanted (m, {x.shape[1]}), the dimension "
+            "of the training inputs."
+        )
+    return new.astype(x.dtype)
+
+
+def _empty_as_matrix(x: ArrayLike, dimension: int) -> ArrayLike:
+    """An empty list is no points, of any dimension."""
+    empty = isinstance(x, list | tuple) and len(x) == 0
+    return np.zeros((0, dimension)) if empty else x
+
+
+def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
+    """Model, inputs and targets, checked and in the dtype of the inputs.
+
+    Raises:
+        ValueError: naming the argument, what was got and what was wanted.
+    """
+    if not isinstance(model, Model):
+        raise ValueError(f"model: got {type(model).__name__}, wanted a jgp.Model.")
+    check_parameters(model)
+    inputs = as_inputs(x)
+    model.process.check_dimension(inputs.shape[1])
+    targets = y
+    if is_concrete(y):
+        targets = model.likelihood.targets(y, model.process.num_latents)
+    if np.shape(targets)[:1] != inputs.shape[:1]:
+        raise ValueError(
+            f"y: got shape {np.shape(targets)} beside x of shape {inputs.shape}, "
+            "wanted as many targets as inputs."
+        )
+    if inputs.shape[0] == 0 and not isinstance(model.likelihood, Gaussian):
+        raise ValueError(
+            f"x: got no data (shape {inputs.shape}), wanted at least one point for "
+            f"{type(model.likelihood).__name__}."
+        )
+    targets = jnp.asarray(targets)
+    if isinstance(model.likelihood, Gaussian):
+        targets = targets.astype(inputs.dtype)
+    return cast(model, inputs.dtype), inputs, targets
+
+
+def tolerances(rtol, atol, dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Tolerances as arrays of the working dtype: 1e-6, or 1e-4 in float32."""
+    default = 1e-6 if np.finfo(dtype).bits == 64 else 1e-4
+    rtol = default if rtol is None else rtol
+    atol = default if atol is None else atol
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if is_concrete(value) and not 0 <= value < np.inf:
+            raise ValueError(f"{name}: got {value}, wanted a finite number >= 0.")
+    return _scalar(rtol, dtype), _scalar(atol, dtype)
+
+
+def bounded(name: str, value: Any, low: float, high: float, dtype: Any) -> Any:
+    """A scalar option as an array; `ValueError` unless low <= value <= high."""
+    if is_concrete(value) and not low <= value <= high:
+        raise ValueError(f"{name}: got {value}, wanted {low} <= {name} <= {high}.")
+    return _scalar(value, dtype)
+
+
+def positive_integer(name: str, value: Any) -> np.ndarray:
+    """An option as an int32 array; `ValueError` unless an integer >= 1."""
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}: got {value!r}, wanted an integer >= 1.")
+    return np.asarray(value, np.int32)
+
+
+def _scalar(value: Any, dtype: Any) -> Any:
+    return np.asarray(value, dtype) if is_concrete(value) else value.astype(dtype)

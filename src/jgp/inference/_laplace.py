@@ -1,0 +1,246 @@
+r"""Laplace's approximation (Rasmussen & Williams 2006, Alg. 3.1, 3.3 and 5.1).
+
+The mode f̂ of p(f | y) is found by Newton's method. A Newton step from f is the mean of
+the Gaussian posterior under the sites T = W = −∇²log p(y | f), ν = Wf + ∇log p(y | f),
+so the posterior algebra of `_sites` is the whole of it: O(Cn³) a step for softmax,
+whose W = diag(π) − ππᵀ is a rank-one site. At the mode
+
+    log q(y) = log p(y | f̂) − ½∇log p(y | f̂)ᵀ(f̂ − m₀) − ½log|I + KW|,
+
+which depends on hyperparameters through f̂ too: its derivative is implicit.
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+
+from jgp._fixed_point import PATIENCE, FixedPoint, fixed_point
+from jgp._model import Model
+from jgp._results import RESULTS, worst
+from jgp.inference._approximation import Approximation, check_init, finish
+from jgp.inference._data import positive_integer, prepare, tolerances
+from jgp.inference._posterior import GaussianPosterior
+from jgp.inference._sites import (
+    AbstractSites,
+    DiagonalSites,
+    RankOneSites,
+    SitePosterior,
+    site_posterior,
+)
+from jgp.likelihoods import AbstractLikelihood, Softmax
+
+HALVINGS = 30
+
+
+def laplace(
+    model: Model,
+    x: ArrayLike,
+    y: Any,
+    *,
+    init: Approximation | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_steps: int = 100,
+    throw: bool = True,
+) -> Approximation:
+    """Approximate the posterior by a Gaussian at its mode.
+
+    For likelihoods that are log-concave in f: `Softmax`, or any with one latent (or
+    one output a latent), whose derivatives are taken by autodiff. Newton's full step
+    alone can cycle for ever even then, so a step that lowers the objective is halved.
+    Differentiable to any order with respect to the model.
+
+    Args:
+        model: A process with independent latents and a likelihood.
+        x: (n, d) inputs.
+        y: Targets, as the likelihood wants them.
+        init: An earlier approximation by `laplace` on as many points.
+        rtol: Tolerance on the gradient of the objective, relative to the gradient of
+            the log likelihood; 1e-6 in float64 and 1e-4 in float32 by default.
+        atol: Absolute tolerance on that gradient, likewise.
+        max_steps: Bound on Newton steps.
+        throw: Whether to raise `InferenceError` when Newton does not converge;
+            otherwise look at `result`.
+
+    Raises:
+        ValueError: for input that cannot be right, before anything is compiled.
+        InferenceError: if `throw` and Newton's method did not converge.
+    """
+    model, inputs, targets = prepare(model, x, y)
+    check_init(init, "laplace", inputs)
+    rtol, atol = tolerances(rtol, atol, inputs.dtype)
+    max_steps = positive_integer("max_steps", max_steps)
+    weights = None if init is None else init.posterior.weights
+    approximation = _laplace(model, inputs, targets, weights, rtol, atol, max_steps)
+    return finish(approximation, throw)
+
+
+@functools.singledispatch
+def laplace_sites(
+    likelihood: AbstractLikelihood, f: Float[Array, "n C"], y: Array
+) -> AbstractSites:
+    """The sites T = −∇²log p(y | f), ν = Tf + ∇log p(y | f) of a likelihood.
+
+    By autodiff for one latent, or one output a latent. Register a case for a
+    likelihood whose Hessian is diagonal minus rank one.
+    """
+    if likelihood.num_latents not in (None, 1):
+        raise ValueError(
+            f"likelihood: got {type(likelihood).__name__}, wanted Softmax or a "
+            "likelihood of one latent for laplace."
+        )
+
+    def slope(f, y):
+        return jax.grad(likelihood.log_prob)(f, y)
+
+    def curvature(f, y):
+        return -jnp.diagonal(jax.jacfwd(slope)(f, y))
+
+    precision = jax.vmap(curvature)(f, y)
+    return DiagonalSites(precision, precision * f + jax.vmap(slope)(f, y))
+
+
+@laplace_sites.register
+def _(likelihood: Softmax, f: Float[Array, "n C"], y: Int[Array, " n"]) -> RankOneSites:
+    probs = jax.nn.softmax(f, axis=1)
+    centred = f - jnp.sum(probs * f, axis=1, keepdims=True)
+    observed = jax.nn.one_hot(y, likelihood.num_latents, dtype=f.dtype)
+    return RankOneSites(probs, probs * centred + observed - probs)
+
+
+class _Conditional(eqx.Module):
+    """What a Newton step computes at f beside the next f."""
+
+    sites: AbstractSites
+    posterior: SitePosterior
+
+
+def _update(f: Float[Array, "n C"], params: tuple) -> tuple[Array, _Conditional]:
+    """The plain Newton step: undamped, with the true Hessian."""
+    K, prior_mean, likelihood, y = params
+    sites = laplace_sites(likelihood, f, y)
+    posterior = site_posterior(K, prior_mean, sites)
+    return posterior.mean, _Conditional(sites, posterior)
+
+
+class _Newton(eqx.Module):
+    step: Int[Array, ""]
+    f: Float[Array, "n C"]
+    weights: Float[Array, "n C"]
+    objective: Float[Array, ""]
+    conditional: _Conditional
+    residual: Float[Array, ""]
+    best: Float[Array, ""]
+    best_step: Int[Array, ""]
+
+
+def _run(params: PyTree, controls: PyTree) -> FixedPoint:
+    """Newton's method on log p(y | f) − ½aᵀ(f − m₀), a = K⁻¹(f − m₀), halving steps.
+
+    a is carried beside f (a step moves both along a line), so K is never inverted.
+    """
+    K, prior_mean, likelihood, y = params
+    weights, rtol, atol, max_steps = controls
+
+    def objective(f, a):
+        log_prob = jnp.sum(jax.vmap(likelihood.log_prob)(f, y))
+        return log_prob - jnp.sum(a * (f - prior_mean)) / 2
+
+    def at(f, a):
+        _, conditional = _update(f, params)
+        slope = conditional.sites.linear - conditional.sites.times(f)
+        error = jnp.abs(slope - a) / (atol + rtol * jnp.abs(slope))
+        residual = jnp.max(error, initial=0.0)
+        residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
+        return conditional, residual
+
+    def advance(s: _Newton):
+        posterior = s.conditional.posterior
+        df, da = posterior.mean - s.f, posterior.weights - s.weights
+        slack = 10 * jnp.finfo(s.f.dtype).eps * jnp.abs(s.objective)
+
+        def worse(trial):
+            halvings, _, value = trial
+            return ~(value >= s.objective - slack) & (halvings < HALVINGS)
+
+        def halve(trial):
+            halvings, size, _ = trial
+            size = size / 2
+            return halvings + 1, size, objective(s.f + size * df, s.weights + size * da)
+
+        one = jnp.ones((), s.f.dtype)
+        full = (jnp.array(0), one, objective(s.f + df, s.weights + da))
+        _, size, value = lax.while_loop(worse, halve, full)
+        f, a = s.f + size * df, s.weights + size * da
+        conditional, residual = at(f, a)
+        better, step = residual < s.best, s.step + 1
+        best = jnp.where(better, residual, s.best)
+        best_step = jnp.where(better, step, s.best_step)
+        return _Newton(step, f, a, value, conditional, residual, best, best_step)
+
+    def unfinished(s: _Newton):
+        improving = s.step - s.best_step < PATIENCE
+        return (s.residual > 1) & (s.step < max_steps) & improving
+
+    f = prior_mean + jnp.einsum("cij,jc->ic", K, weights)
+    conditional, residual = at(f, weights)
+    one = jnp.array(1, jnp.int32)
+    first = _Newton(
+        one, f, weights, objective(f, weights), conditional, residual, residual, one
+    )
+    last = lax.while_loop(unfinished, advance, first)
+    result = RESULTS.where(
+        last.step < max_steps, RESULTS.stagnated, RESULTS.max_steps_reached
+    )
+    result = RESULTS.where(jnp.isinf(last.residual), RESULTS.non_finite, result)
+    result = RESULTS.where(last.residual <= 1, RESULTS.successful, result)
+    return FixedPoint(last.f, last.conditional, last.step, last.residual, result)
+
+
+@eqx.filter_jit
+def _laplace(
+    model: Model,
+    x: Array,
+    y: Array,
+    weights: Float[Array, "n C"] | None,
+    rtol: Array,
+    atol: Array,
+    max_steps: Array,
+) -> Approximation:
+    K, prior_mean = model.process.covariance(x), model.process.mean(x)
+    likelihood = model.likelihood
+    start = jnp.zeros_like(prior_mean) if weights is None else weights
+    params = (K, prior_mean, likelihood, y)
+    controls = (start, rtol, atol, max_steps)
+    found = fixed_point(_run, _update, params, controls, newton=True)
+    f, conditional = found.value, found.auxiliary
+    sites, posterior = conditional.sites, conditional.posterior
+    slope = sites.linear - sites.times(f)
+    log_evidence = (
+        jnp.sum(jax.vmap(likelihood.log_prob)(f, y))
+        - jnp.sum(slope * (f - prior_mean)) / 2
+        - posterior.log_determinant / 2
+    )
+    finite = jnp.isfinite(log_evidence)
+    result = RESULTS.where(
+        finite, found.result, worst(found.result, RESULTS.non_finite)
+    )
+    return Approximation(
+        model,
+        x,
+        y,
+        GaussianPosterior(model.process, x, posterior.weights, posterior.factor),
+        log_evidence,
+        sites,
+        result,
+        found.num_steps,
+        found.residual,
+        jnp.zeros((), x.dtype),
+        method="laplace",
+        evidence_kind="laplace",
+    )

@@ -1,0 +1,261 @@
+r"""Markov chain Monte Carlo over the latents: the baseline for all approximations.
+
+Chains move in whitened coordinates w ~ N(0, I), f = m₀ + K½w: neither the prior
+density nor an inverse of K is needed.
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+
+from jgp._linalg import cholesky
+from jgp._model import Model
+from jgp._results import RESULTS, worst
+from jgp.inference._approximation import Approximation, check_init, finish
+from jgp.inference._data import positive_integer, prepare
+from jgp.inference._draws import DrawsPosterior
+from jgp.inference._laplace import laplace
+from jgp.inference._nested_ep import nested_ep
+from jgp.inference._sites import SitePosterior, site_posterior, whitened_deviation
+from jgp.likelihoods import MultinomialProbit
+from jgp.sampling import effective_sample_size, elliptical_slice, metropolis, rhat
+from jgp.sampling import run as run_chain
+
+SAMPLERS = ("elliptical_slice", "metropolis")
+# The default bound on R-hat − 1.
+RHAT_TOLERANCE = 0.05
+
+
+class SamplingDiagnostics(eqx.Module):
+    """Whether to trust the draws, per latent.
+
+    Args:
+        rhat: Rank-normalised split R-hat (Vehtari et al. 2021).
+        ess: Bulk effective sample size over all chains.
+        acceptance: Mean acceptance of each chain (of proposals for Metropolis; 1 over
+            the likelihood evaluations a step for elliptical slice).
+    """
+
+    rhat: Float[Array, "n C"]
+    ess: Float[Array, "n C"]
+    acceptance: Float[Array, " chains"]
+
+
+def sample_posterior(
+    model: Model,
+    x: ArrayLike,
+    y: Any,
+    *,
+    key: PRNGKeyArray,
+    init: Approximation | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    max_steps: int = 1000,
+    throw: bool = True,
+    sampler: str = "elliptical_slice",
+    num_chains: int = 4,
+    num_warmup: int = 500,
+    thinning: int = 1,
+    proposal: Approximation | None = None,
+) -> Approximation:
+    """Draw from the exact posterior of the latents by Markov chain Monte Carlo.
+
+    Args:
+        model: A process with independent latents and any likelihood.
+        x: (n, d) inputs.
+        y: Targets, as the likelihood wants them.
+        key: A PRNG key.
+        init: An earlier result of `sample_posterior` with as many chains, whose last
+            draws are the starting points; draws of the prior by default.
+        rtol: Success needs R-hat − 1 <= rtol for every latent; 0.05 by default.
+        atol: Not used.
+        max_steps: Steps of each chain after warm-up.
+        throw: Whether to raise `InferenceError` when R-hat is too large; otherwise
+            look at `result` and `diagnostics`.
+        sampler: "elliptical_slice" (Murray, Adams & MacKay 2010), or "metropolis", a
+            random walk whose proposal covariance is a multiple of a Gaussian
+            approximation's (Cabral 2021, Alg. 7), the multiple adapted in warm-up.
+        num_chains: Independent chains, run as one batch.
+        num_warmup: Steps of each chain that are thrown away.
+        thinning: Steps between draws that are kept.
+        proposal: The approximation whose covariance "metropolis" proposes from; by
+            default nested EP's for the multinomial probit and Laplace's otherwise.
+
+    Returns:
+        An `Approximation` whose posterior is a mixture over draws, with R-hat and
+        effective sample sizes in `diagnostics`; `log_evidence` and `sites` are None.
+
+    Raises:
+        ValueError: for input that cannot be right, before anything is compiled.
+        InferenceError: if `throw` and the chains disagree, or K has no factor.
+    """
+    del atol
+    model, inputs, targets = prepare(model, x, y)
+    check_init(init, "sample_posterior", inputs)
+    if sampler not in SAMPLERS:
+        raise ValueError(
+            f"sampler: got {sampler!r}, wanted one of {', '.join(SAMPLERS)}."
+        )
+    counts = {
+        "max_steps": max_steps,
+        "num_chains": num_chains,
+        "num_warmup": num_warmup,
+        "thinning": thinning,
+    }
+    counts = {name: int(positive_integer(name, v)) for name, v in counts.items()}
+    if counts["max_steps"] // thinning < 4:
+        raise ValueError(
+            f"max_steps: got {max_steps} with thinning={thinning}, wanted at least "
+            "four draws a chain."
+        )
+    if sampler == "metropolis" and proposal is None:
+        probit = isinstance(model.likelihood, MultinomialProbit)
+        proposal = (nested_ep if probit else laplace)(model, inputs, targets)
+    if sampler == "metropolis" and proposal.sites is None:
+        raise ValueError(
+            f"proposal: got {proposal.method}, wanted an Approximation with sites."
+        )
+    start = None if init is None else init.posterior.whitened[:, -1]
+    if start is not None and start.shape[0] != num_chains:
+        raise ValueError(
+            f"init: got {start.shape[0]} chains, wanted num_chains = {num_chains}."
+        )
+    approximation = _sample_posterior(
+        model,
+        inputs,
+        targets,
+        key,
+        start,
+        proposal.sites if sampler == "metropolis" and proposal else None,
+        jnp.asarray(RHAT_TOLERANCE if rtol is None else rtol, inputs.dtype),
+        **counts,
+    )
+    return finish(approximation, throw)
+
+
+@eqx.filter_jit
+def _sample_posterior(
+    model: Model,
+    x: Array,
+    y: Array,
+    key: PRNGKeyArray,
+    start: Float[Array, "chains n C"] | None,
+    sites: Any,
+    rtol: Array,
+    *,
+    max_steps: int,
+    num_chains: int,
+    num_warmup: int,
+    thinning: int,
+) -> Approximation:
+    K, prior_mean = model.process.covariance(x), model.process.mean(x)
+    root, jitter, ok = cholesky(K)
+    start_key, run_key = jax.random.split(key)
+    if start is None:
+        shape = (num_chains, *prior_mean.shape)
+        start = jax.random.normal(start_key, shape, x.dtype)
+
+    def log_likelihood(w):
+        f = prior_mean + jnp.einsum("cij,jc->ic", root, w)
+        return jnp.sum(jax.vmap(model.likelihood.log_prob)(f, y))
+
+    run = functools.partial(
+        run_chain,
+        num_samples=max_steps // thinning,
+        num_warmup=num_warmup,
+        thinning=thinning,
+    )
+    if sites is None:
+        one = functools.partial(_elliptical_slice, log_likelihood, run)
+    else:
+        posterior = site_posterior(K, prior_mean, sites)
+        one = functools.partial(
+            _metropolis, log_likelihood, run, root, sites, posterior
+        )
+    keys = jax.random.split(run_key, num_chains)
+    whitened, acceptance = jax.vmap(one)(start, keys)
+
+    posterior = DrawsPosterior(model.process, x, root, whitened)
+    f = posterior.draws
+    diagnostics = SamplingDiagnostics(rhat(f), effective_sample_size(f), acceptance)
+    # R-hat does not exist for a latent that never moves; then the chains agree.
+    excess = jnp.max(jnp.where(jnp.isnan(diagnostics.rhat), 1, diagnostics.rhat)) - 1
+    residual = jnp.maximum(excess, 0) / rtol
+    result = RESULTS.where(residual <= 1, RESULTS.successful, RESULTS.max_steps_reached)
+    finite = jnp.all(jnp.isfinite(f))
+    result = RESULTS.where(finite, result, worst(result, RESULTS.non_finite))
+    result = RESULTS.where(jnp.all(ok), result, RESULTS.not_positive_definite)
+    return Approximation(
+        model,
+        x,
+        y,
+        posterior,
+        None,
+        None,
+        result,
+        jnp.array(num_warmup + max_steps, jnp.int32),
+        residual,
+        jnp.max(jitter),
+        diagnostics,
+        method="sample_posterior",
+        evidence_kind=None,
+    )
+
+
+def _elliptical_slice(log_likelihood, run, start, key) -> tuple[Array, Array]:
+    def draw(key):
+        return jax.random.normal(key, start.shape, start.dtype)
+
+    step = functools.partial(
+        elliptical_slice.step, log_likelihood=log_likelihood, draw=draw
+    )
+    state = elliptical_slice.init(start, log_likelihood)
+    chain = run(step, state, key=key)
+    evaluations = chain.infos.num_evaluations.astype(start.dtype)
+    return chain.draws, jnp.mean(1 / evaluations)
+
+
+def _metropolis(
+    log_likelihood, run, root, sites, posterior: SitePosterior, start, key
+) -> tuple[Array, Array]:
+    """A random walk with steps of the approximation's shape, sized in warm-up.
+
+    The start is 2.38/√(nC), optimal for a Gaussian target of that covariance (Roberts,
+    Gelman & Gilks 1997).
+    """
+
+    def log_density(w):
+        return log_likelihood(w) - jnp.sum(w**2) / 2
+
+    def propose(key):
+        z_key, xi_key = jax.random.split(key)
+        z = jax.random.normal(z_key, start.shape, start.dtype)
+        xi = jax.random.normal(xi_key, start.shape, start.dtype)
+        return whitened_deviation(root, sites, posterior.factor, z, xi)
+
+    def step(state, *, key):
+        chain, log_scale = state
+        chain, info = metropolis.step(
+            chain, log_density, propose, jnp.exp(log_scale), key=key
+        )
+        return (chain, log_scale), info
+
+    def warmup_step(state, iteration: Int[Array, ""], *, key):
+        (chain, log_scale), info = step(state, key=key)
+        log_scale = metropolis.adapt_scale(log_scale, info.acceptance, iteration)
+        return (chain, log_scale), info
+
+    log_scale = jnp.log(jnp.asarray(2.38, start.dtype) / jnp.sqrt(start.size))
+    state = (metropolis.init(start, log_density), log_scale.astype(start.dtype))
+    chain = run(
+        step,
+        state,
+        key=key,
+        warmup_step=warmup_step,
+        collect=lambda state: state[0].position,
+    )
+    return chain.draws, jnp.mean(chain.infos.acceptance)

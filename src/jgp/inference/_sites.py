@@ -1,0 +1,234 @@
+r"""Gaussian sites and the one posterior algebra.
+
+Every Gaussian approximation is prior × sites, q(f) ∝ p(f) ∏ᵢ exp(νᵢᵀfᵢ − ½fᵢᵀTᵢfᵢ).
+Two structures of Tᵢ (C, C) keep C independent latents at O(Cn³) time and O(Cn²)
+memory:
+
+    diagonal     Tᵢ = diag(aᵢ)
+    rank-one     Tᵢ = diag(aᵢ) − aᵢaᵢᵀ/sᵢ,  sᵢ = 1ᵀaᵢ
+
+With D_c = diag(a_·c), A_c = I + D_c½ K_c D_c½, E_c = D_c½ A_c⁻¹ D_c½ and, for rank-one
+sites, P = Σ_c E_c (Rasmussen & Williams 2006, Alg. 3.3; Riihimäki et al. 2013, §3.1):
+
+    (K + T⁻)⁻ = blockdiag(E) − E R P⁻¹ Rᵀ E        R stacks C identity matrices
+    log|I + KT| = Σ_c log|A_c| + log|P| − Σᵢ log sᵢ
+
+and without the terms in P for diagonal ones. T is singular; it is never inverted.
+"""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jgp._linalg import inverse, inverse_root
+from jgp.inference._posterior import AbstractFactor
+
+# A smaller a is a site that says nothing; the square root of the floor is far from
+# underflow in float32. Entries of E K are bounded whatever the ratios of a.
+FLOOR = 1e-30
+
+
+class AbstractSites(eqx.Module):
+    """Natural parameters of Gaussian sites, one a data point."""
+
+    precision: eqx.AbstractVar[Float[Array, "n C"]]
+    linear: eqx.AbstractVar[Float[Array, "n C"]]
+
+    @abc.abstractmethod
+    def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Tᵢfᵢ at every point."""
+
+    @abc.abstractmethod
+    def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Bᵢfᵢ at every point, with BᵢBᵢᵀ = Tᵢ."""
+
+
+class DiagonalSites(AbstractSites):
+    """Sites Tᵢ = diag(aᵢ), νᵢ.
+
+    Args:
+        precision: a, non-negative.
+        linear: ν.
+    """
+
+    precision: Float[Array, "n C"]
+    linear: Float[Array, "n C"]
+
+    def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Tᵢfᵢ at every point."""
+        return self.precision * f
+
+    def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Bᵢfᵢ with Bᵢ = diag(√aᵢ)."""
+        return jnp.sqrt(self.precision) * f
+
+
+class RankOneSites(AbstractSites):
+    """Sites Tᵢ = diag(aᵢ) − aᵢaᵢᵀ/1ᵀaᵢ, νᵢ; both annihilate a shift of all latents.
+
+    Args:
+        precision: a, non-negative with a positive sum at each point.
+        linear: ν, summing to zero at each point.
+    """
+
+    precision: Float[Array, "n C"]
+    linear: Float[Array, "n C"]
+
+    def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Tᵢfᵢ at every point."""
+        share = self.precision / jnp.sum(self.precision, axis=-1, keepdims=True)
+        return self.precision * (f - jnp.sum(share * f, axis=-1, keepdims=True))
+
+    def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Bᵢfᵢ with Bᵢ = diag(√aᵢ)(I − vvᵀ), v = √(aᵢ/sᵢ)."""
+        share = self.precision / jnp.sum(self.precision, axis=-1, keepdims=True)
+        v = jnp.sqrt(share)
+        return jnp.sqrt(self.precision) * (
+            f - v * jnp.sum(v * f, axis=-1, keepdims=True)
+        )
+
+
+class SiteFactor(AbstractFactor):
+    """(K + T⁻)⁻ of diagonal or rank-one sites.
+
+    Args:
+        blocks: E.
+        coupling: U with P⁻¹ = UᵀU for rank-one sites, None for diagonal ones.
+    """
+
+    blocks: Float[Array, "C n n"]
+    coupling: Float[Array, "n n"] | None
+
+    def times(self, v: Float[Array, "n C"]) -> Float[Array, "n C"]:
+        """(K + T⁻)⁻ v."""
+        Ev = jnp.einsum("cij,jc->ic", self.blocks, v)
+        if self.coupling is None:
+            return Ev
+        common = self.coupling.T @ (self.coupling @ jnp.sum(Ev, axis=1))
+        return Ev - jnp.einsum("cij,j->ic", self.blocks, common)
+
+    def coupled(self, k: Float[Array, "C n m"]) -> Float[Array, "n C m"]:
+        """U E_c k_c, stacked over classes in the middle."""
+        assert self.coupling is not None
+        return jnp.einsum("ij,cjm->icm", self.coupling, self.blocks @ k)
+
+    def marginal_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C C"]:
+        """kᵀ(K + T⁻)⁻k for each of m points: what the data take off the prior."""
+        num_latents = self.blocks.shape[0]
+        own = jnp.sum(k * (self.blocks @ k), axis=1).T
+        reduction = own[:, :, None] * jnp.eye(num_latents, dtype=k.dtype)
+        if self.coupling is None:
+            return reduction
+        G = self.coupled(k)
+        return reduction - jnp.einsum("icm,idm->mcd", G, G)
+
+    def joint_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C m C"]:
+        """kᵀ(K + T⁻)⁻k between all pairs of m points."""
+        num_latents = self.blocks.shape[0]
+        own = jnp.einsum("cim,cil->mlc", k, self.blocks @ k)
+        reduction = own[..., None] * jnp.eye(num_latents, dtype=k.dtype)
+        reduction = jnp.transpose(reduction, (0, 2, 1, 3))
+        if self.coupling is None:
+            return reduction
+        G = self.coupled(k)
+        return reduction - jnp.einsum("icm,idl->mcld", G, G)
+
+    def diagonal_blocks(self) -> Float[Array, "C n n"]:
+        """The class-diagonal blocks of (K + T⁻)⁻."""
+        if self.coupling is None:
+            return self.blocks
+        UE = self.coupling @ self.blocks
+        return self.blocks - UE.mT @ UE
+
+
+class SitePosterior(eqx.Module):
+    """The Gaussian q(f) at the data, and what predictions need of it.
+
+    Args:
+        factor: (K + T⁻)⁻.
+        weights: b = ν − Tm, so that m − m₀ = K b and predictions are k*ᵀ b.
+        mean: m.
+        covariance: The marginal covariance Σᵢ of each point.
+        log_determinant: log|I + KT|.
+    """
+
+    factor: SiteFactor
+    weights: Float[Array, "n C"]
+    mean: Float[Array, "n C"]
+    covariance: Float[Array, "n C C"]
+    log_determinant: Float[Array, ""]
+
+
+def site_posterior(
+    K: Float[Array, "C n n"], prior_mean: Float[Array, "n C"], sites: AbstractSites
+) -> SitePosterior:
+    """Condition N(m₀, blockdiag(K)) on sites, in O(Cn³).
+
+    Marginal covariances need only diagonals: with E_cK_c = I − D½A⁻¹D⁻½ (no product
+    of matrices) and G_c = U E_c K_c, (Σᵢ)_cd is δ_cd [K_c − K_cE_cK_c]ᵢᵢ + [G_cᵀG_d]ᵢᵢ.
+
+    Args:
+        K: Prior covariances; a leading 1 broadcasts over the classes.
+        prior_mean: m₀.
+        sites: Diagonal or rank-one sites.
+    """
+    num_data, num_latents = sites.precision.shape
+    coupled = isinstance(sites, RankOneSites)
+    identity = jnp.eye(num_data, dtype=K.dtype)
+    a = jnp.maximum(sites.precision, FLOOR)
+    root = jnp.sqrt(a).T
+    A_inverse, log_A = inverse(identity + root[:, :, None] * K * root[:, None, :])
+    E = root[:, :, None] * A_inverse * root[:, None, :]
+    EK = identity - root[:, :, None] * A_inverse / root[:, None, :]
+
+    U, log_determinant = None, jnp.sum(log_A)
+    if coupled:
+        U, log_P = inverse_root(jnp.sum(E, axis=0))
+        log_s = jnp.log(jnp.sum(a, axis=1))
+        log_determinant = log_determinant + log_P - jnp.sum(log_s)
+    factor = SiteFactor(E, U)
+
+    linear = sites.linear - sites.times(prior_mean)
+    weights = linear - factor.times(jnp.einsum("cij,jc->ic", K, linear))
+    mean = prior_mean + jnp.einsum("cij,jc->ic", K, weights)
+
+    variance = jnp.diagonal(K, axis1=1, axis2=2) - jnp.sum(K * EK, axis=1)
+    covariance = variance.T[:, :, None] * jnp.eye(num_latents, dtype=K.dtype)
+    if U is not None:
+        G = jnp.einsum("ij,cjk->ick", U, EK)
+        covariance = covariance + jnp.einsum("mci,mdi->icd", G, G)
+    return SitePosterior(factor, weights, mean, covariance, log_determinant)
+
+
+def site_normaliser(
+    prior_mean: Float[Array, "n C"], sites: AbstractSites, posterior: SitePosterior
+) -> Float[Array, ""]:
+    """Log ∫ p(f) ∏ᵢ exp(νᵢᵀfᵢ − ½fᵢᵀTᵢfᵢ) df.
+
+    With ν' = ν − Tm₀: ½ν'ᵀ(m − m₀) + νᵀm₀ − ½m₀ᵀTm₀ − ½log|I + KT|.
+    """
+    T_prior_mean = sites.times(prior_mean)
+    centred = sites.linear - T_prior_mean
+    quadratic = jnp.sum(centred * (posterior.mean - prior_mean)) / 2
+    offset = jnp.sum(sites.linear * prior_mean) - jnp.sum(prior_mean * T_prior_mean) / 2
+    return quadratic + offset - posterior.log_determinant / 2
+
+
+def whitened_deviation(
+    root: Float[Array, "C n n"],
+    sites: AbstractSites,
+    factor: SiteFactor,
+    z: Float[Array, "n C"],
+    xi: Float[Array, "n C"],
+) -> Float[Array, "n C"]:
+    r"""W with K½w a draw of N(0, Σ), for unit normals z and ξ and K = K½K½ᵀ.
+
+    With M = (K + T⁻)⁻ and BᵢBᵢᵀ = Tᵢ, (I − KM)(K½z + KBξ) has covariance
+    (I + KT)⁻¹(K + KTK)(I + TK)⁻¹ = Σ, and K½ can be taken out on the left:
+    w = (I − K½ᵀMK½)(z + K½ᵀBξ). No inverse of K, which repeated inputs make singular.
+    """
+    v = z + jnp.einsum("cji,jc->ic", root, sites.root_times(xi))
+    Mv = factor.times(jnp.einsum("cij,jc->ic", root, v))
+    return v - jnp.einsum("cji,jc->ic", root, Mv)

@@ -1,0 +1,65 @@
+"""Kernel matrices: one kernel of single points, batched by `vmap`."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jgp._types import as_float
+from jgp.kernels._base import AbstractKernel
+
+
+def gram(
+    kernel: AbstractKernel,
+    x: Float[ArrayLike, "n d"],
+    z: Float[ArrayLike, "m d"] | None = None,
+) -> Float[Array, "n m"]:
+    """The matrix of covariances between points x and points z, or x and itself.
+
+    Args:
+        kernel: The kernel.
+        x: Points; a vector is read as n points of dimension 1.
+        z: Points; left out, the matrix is square and exactly symmetric.
+
+    Raises:
+        ValueError: if the dimensions of x, z and the kernel disagree.
+    """
+    x = as_points(x, "x")
+    if z is None:
+        K = _pairwise(kernel, x, x)
+        # k(x, z) and k(z, x) may differ in the last digit. Not `where(mask, K, K.T)`:
+        # XLA takes minutes to compile that for 1000 points on a CPU.
+        return jnp.tril(K) + jnp.tril(K, -1).T
+    z = as_points(z, "z")
+    if x.shape[1] != z.shape[1]:
+        raise ValueError(
+            f"z: got points of dimension {z.shape[1]}, wanted {x.shape[1]}, the "
+            "dimension of x."
+        )
+    return _pairwise(kernel, x, z)
+
+
+def diagonal(kernel: AbstractKernel, x: Float[ArrayLike, "n d"]) -> Float[Array, " n"]:
+    """The variances k(x, x) of points: the diagonal of `gram(kernel, x)`, in O(n).
+
+    Raises:
+        ValueError: if the dimensions of x and the kernel disagree.
+    """
+    return jax.vmap(lambda point: kernel(point, point))(as_points(x, "x"))
+
+
+def _pairwise(
+    kernel: AbstractKernel, x: Float[Array, "n d"], z: Float[Array, "m d"]
+) -> Float[Array, "n m"]:
+    return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(z))(x)
+
+
+def as_points(x: Float[ArrayLike, "n d"], name: str) -> Float[Array, "n d"]:
+    """Points as a floating (n, d) array; a vector becomes (n, 1).
+
+    Raises:
+        ValueError: if `x` is neither a vector nor a matrix.
+    """
+    x = as_float(x)
+    if x.ndim not in (1, 2):
+        raise ValueError(f"{name}: got shape {x.shape}, wanted (n, d).")
+    return x[:, None] if x.ndim == 1 else x

@@ -1,0 +1,8 @@
+"""Likelihoods: p(y | f) point by point."""
+
+from jgp.likelihoods._base import AbstractLikelihood as AbstractLikelihood
+from jgp.likelihoods._categorical import MultinomialProbit as MultinomialProbit
+from jgp.likelihoods._categorical import Softmax as Softmax
+from jgp.likelihoods._gaussian import Gaussian as Gaussian
+from jgp.likelihoods._predictive import Categorical as Categorical
+from jgp.likelihoods._predictive import Normal as Normal

@@ -1,0 +1,127 @@
+"""Class probabilities: likelihoods of classes averaged over Gaussian latents."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jgp._cubature import gauss_hermite_product, normal_lattice
+from jgp._normal import ndtr
+from jgp._orthant import orthant_probability
+from jgp.likelihoods._inner_ep import (
+    Contrasts,
+    latent_contrasts,
+    log_normaliser,
+    other_classes,
+)
+
+NODES_A_SIDE = 20
+LATTICE_POINTS = 4093
+MONTE_CARLO_DRAWS = 20_000
+
+
+def probit_by_inner_ep(
+    mean: Float[Array, "n C"], covariance: Float[Array, "n C C"]
+) -> Float[Array, "n C"]:
+    """E[p(y = j | f)] by the normaliser of inner EP for each class, renormalised."""
+
+    def one(m, S, label):
+        h = latent_contrasts(m, S, label)
+        return log_normaliser(Contrasts(h.mean, h.covariance + 1))
+
+    return jax.nn.softmax(_over_classes(one, mean, covariance), axis=1)
+
+
+def probit_by_orthant(
+    mean: Float[Array, "n C"],
+    covariance: Float[Array, "n C C"],
+    *,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "n C"]:
+    """E[p(y = j | f)] as the orthant probability of g_k = u + f_j − f_k + e_k.
+
+    u and e_k are independent unit normals, so g ~ N(h, H + 11ᵀ + I).
+    """
+
+    def one(m, S, label):
+        h = latent_contrasts(m, S, label)
+        unit = jnp.eye(h.mean.shape[0], dtype=m.dtype)
+        return orthant_probability(h.mean, h.covariance + 1 + unit, key=key)
+
+    probabilities = _over_classes(one, mean, covariance)
+    return probabilities / jnp.sum(probabilities, axis=1, keepdims=True)
+
+
+def probit_by_monte_carlo(
+    mean: Float[Array, "n C"],
+    covariance: Float[Array, "n C C"],
+    *,
+    key: PRNGKeyArray,
+    num_draws: int = MONTE_CARLO_DRAWS,
+) -> Float[Array, "n C"]:
+    """E[p(y = j | f)] by draws of (f, u) with C − 1 control variates.
+
+    The control variates Φ(u + f_j − f_k) have expectation Φ(h_k/√(2 + H_kk)); their
+    coefficients are fitted by least squares (Cabral 2021, §4.5.1, with the
+    expectation put right). Renormalised.
+    """
+    num_classes = mean.shape[1]
+    latent_key, auxiliary_key = jax.random.split(key)
+    e = jax.random.normal(latent_key, (num_draws, num_classes), mean.dtype)
+    u = jax.random.normal(auxiliary_key, (num_draws, 1), mean.dtype)
+
+    def one(m, S, label):
+        h = latent_contrasts(m, S, label)
+        f = m + e @ covariance_root(S).T
+        others = other_classes(label, num_classes)
+        controls = ndtr(u + f[:, label][:, None] - f[:, others])
+        expected = ndtr(h.mean / jnp.sqrt(2 + jnp.diagonal(h.covariance)))
+        values = jnp.prod(controls, axis=1)
+        centred = controls - jnp.mean(controls, axis=0)
+        normal = centred.T @ centred
+        ridge = 10 * jnp.finfo(m.dtype).eps * jnp.trace(normal)
+        ridge = ridge + jnp.finfo(m.dtype).tiny
+        normal = normal + ridge * jnp.eye(num_classes - 1, dtype=m.dtype)
+        coefficients = jnp.linalg.solve(normal, centred.T @ values)
+        return jnp.mean(values - (controls - expected) @ coefficients)
+
+    probabilities = jnp.clip(_over_classes(one, mean, covariance), 0, 1)
+    return probabilities / jnp.sum(probabilities, axis=1, keepdims=True)
+
+
+def softmax_by_cubature(
+    mean: Float[Array, "n C"],
+    covariance: Float[Array, "n C C"],
+    *,
+    key: PRNGKeyArray | None = None,
+) -> Float[Array, "n C"]:
+    """E[softmax(f)], which depends on f only through C − 1 contrasts.
+
+    Gauss-Hermite, 20 nodes a side, for C <= 3; beyond, a fixed lattice.
+    """
+    num_contrasts = mean.shape[1] - 1
+    if num_contrasts <= 2 and key is None:
+        nodes, weights = gauss_hermite_product(NODES_A_SIDE, num_contrasts, mean.dtype)
+    else:
+        nodes = normal_lattice(LATTICE_POINTS, num_contrasts, mean.dtype, key=key)
+        weights = jnp.full(nodes.shape[0], 1 / nodes.shape[0], mean.dtype)
+
+    def one(m, S):
+        # h_k = f_C − f_k for the last class C, so that f − f_C = (−h, 0).
+        h = latent_contrasts(m, S, jnp.array(num_contrasts))
+        points = h.mean + nodes @ covariance_root(h.covariance).T
+        logits = jnp.pad(-points, ((0, 0), (0, 1)))
+        return weights @ jax.nn.softmax(logits, axis=1)
+
+    return jax.vmap(one)(mean, covariance)
+
+
+def covariance_root(S: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """R with RRᵀ = S for a positive semidefinite S, singular ones included."""
+    eigenvalues, vectors = jnp.linalg.eigh(S)
+    return vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0))
+
+
+def _over_classes(function, mean: Array, covariance: Array) -> Float[Array, "n C"]:
+    labels = jnp.arange(mean.shape[1])
+    over_labels = jax.vmap(function, in_axes=(None, None, 0))
+    return jax.vmap(over_labels, in_axes=(0, 0, None))(mean, covariance, labels)

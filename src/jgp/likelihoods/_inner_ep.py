@@ -1,0 +1,165 @@
+r"""The inner expectation propagation of the multinomial probit likelihood.
+
+With an auxiliary u ~ N(0, 1), p(y | f) = E_u ∏_{k≠y} Φ(g_k), g_k = u + f_y − f_k
+(Riihimäki, Jylänki & Vehtari 2013, eq. 4 and §3.2). Each factor Φ(g_k) gets a scalar
+site exp(β_k g_k − ½α_k g_k²). All that the sites see of f and u are the C − 1 contrasts
+g, so the inner algorithm acts on the mean and covariance of g, and a change of one
+site is a rank-one update of O(C²).
+
+Integrating u out leaves on f the site Tᵢ = diag(a) − aaᵀ/s, νᵢ = (Σβ/s) a − β, where a is
+α with a_y = 1, β_y = 0 and s = 1ᵀa. Given f, u ~ N((Σβ − αᵀh)/s, 1/s) for h_k = f_y − f_k.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jgp._normal import inverse_mills, log_ndtr
+
+
+class Contrasts(NamedTuple):
+    """Mean and covariance of the contrasts of one class against the others."""
+
+    mean: Float[Array, " C-1"]
+    covariance: Float[Array, "C-1 C-1"]
+
+
+class ProbitSites(NamedTuple):
+    """Sites exp(βg − ½αg²) of the probit factors; α > 0."""
+
+    alpha: Float[Array, " C-1"]
+    beta: Float[Array, " C-1"]
+
+
+def other_classes(label: Int[Array, ""], num_classes: int) -> Int[Array, " C-1"]:
+    """The classes other than `label`, ascending."""
+    others = jnp.arange(num_classes - 1)
+    return others + (others >= label)
+
+
+def latent_contrasts(
+    mean: Float[Array, " C"], covariance: Float[Array, "C C"], label: Int[Array, ""]
+) -> Contrasts:
+    """Mean and covariance of h_k = f_y − f_k, k ≠ y."""
+    others = other_classes(label, mean.shape[0])
+    h = mean[label] - mean[others]
+    row = covariance[label]
+    H = covariance[others[:, None], others[None, :]]
+    H = H + row[label] - row[others][:, None] - row[others][None, :]
+    return Contrasts(h, H)
+
+
+def with_auxiliary(latent: Contrasts, sites: ProbitSites) -> Contrasts:
+    """The contrasts g = h + u under the sites, from those of h under the sites.
+
+    g = h + E[u | h] + N(0, 1/s) with E[u | h] = (Σβ − αᵀh)/s.
+    """
+    s = 1 + jnp.sum(sites.alpha)
+    w = sites.alpha / s
+    Hw = latent.covariance @ w
+    mean = latent.mean - w @ latent.mean + jnp.sum(sites.beta) / s
+    common = w @ Hw + 1 / s
+    return Contrasts(mean, latent.covariance - Hw[:, None] - Hw[None, :] + common)
+
+
+def sweep(
+    contrasts: Contrasts, sites: ProbitSites, num_sweeps: int = 1
+) -> tuple[Contrasts, ProbitSites]:
+    """Match the moments of each probit factor in turn, `num_sweeps` times.
+
+    With σ², μ the marginal of g_k and c = 1 − ασ², the cavity is v = σ²/c,
+    m = (μ − σ²β)/c. For z = m/√(1+v), ρ = φ(z)/Φ(z), q = ρ(z + ρ) and γ = q/(1+v), the
+    tilted moments are m + vρ/√(1+v) and v − v²γ, so that the new site is
+    α' = γ/(1 − vγ), β' = (ρ/√(1+v) + mγ)/(1 − vγ), without cancellation.
+
+    Args:
+        contrasts: Mean and covariance of g under prior and all current sites.
+        sites: The current sites.
+        num_sweeps: Passes over the factors.
+    """
+    num_sites = sites.alpha.shape[0]
+
+    def match(step, state):
+        (mean, covariance), (alpha, beta) = state
+        k = step % num_sites
+        column = covariance[k]
+        site = ProbitSites(alpha[k], beta[k])
+        marginal = Contrasts(mean[k], column[k])
+        new_alpha, new_beta = _matched(marginal, site)
+        d_alpha, d_beta = new_alpha - site.alpha, new_beta - site.beta
+        gain = 1 / (1 + d_alpha * marginal.covariance)
+        mean = mean + (d_beta - d_alpha * marginal.mean) * gain * column
+        downdate = (d_alpha * gain * column)[:, None] * column[None, :]
+        covariance = covariance - downdate
+        alpha, beta = alpha.at[k].set(new_alpha), beta.at[k].set(new_beta)
+        return Contrasts(mean, covariance), ProbitSites(alpha, beta)
+
+    return lax.fori_loop(0, num_sites * num_sweeps, match, (contrasts, sites))
+
+
+def _cavity(marginal: Contrasts, site: ProbitSites) -> tuple[Array, Array, Array]:
+    """c, m and v of the cavity; c = σ²/v is in (0, 1] but for rounding."""
+    eps = jnp.finfo(marginal.mean.dtype).eps
+    c = jnp.maximum(1 - site.alpha * marginal.covariance, eps)
+    mean = (marginal.mean - marginal.covariance * site.beta) / c
+    return c, mean, marginal.covariance / c
+
+
+def _matched(marginal: Contrasts, site: ProbitSites) -> ProbitSites:
+    _, m, v = _cavity(marginal, site)
+    scale = jnp.sqrt(1 + v)
+    rho, q = inverse_mills(m / scale)
+    gamma = q / (1 + v)
+    # 1 − vγ = (1 + v(1 − q))/(1 + v), in which nothing cancels.
+    remainder = (1 + v * (1 - q)) / (1 + v)
+    return ProbitSites(gamma / remainder, (rho / scale + m * gamma) / remainder)
+
+
+def log_site_constants(contrasts: Contrasts, sites: ProbitSites) -> Float[Array, ""]:
+    """Σ_k log of the constants that the sites stand for.
+
+    log Φ(z) + ½(m²/v + log v) − ½(μ²/σ² + log σ²), and the difference of the two
+    brackets is (αμ² − 2μβ + σ²β²)/c − log c, finite whatever v and σ² are.
+    """
+    marginal = Contrasts(contrasts.mean, jnp.diagonal(contrasts.covariance))
+    c, m, v = _cavity(marginal, sites)
+    mu, variance = marginal
+    bracket = sites.alpha * mu**2 - 2 * mu * sites.beta + variance * sites.beta**2
+    return jnp.sum(log_ndtr(m / jnp.sqrt(1 + v)) + (bracket / c - jnp.log(c)) / 2)
+
+
+def log_normaliser(prior: Contrasts, num_sweeps: int = 10) -> Float[Array, ""]:
+    """Log E[∏_k Φ(g_k)] for g ~ N(prior), by inner EP from empty sites.
+
+    Low by at most 2e-4 for two contrasts and 8e-4 for nine in class probabilities.
+
+    Args:
+        prior: Mean and covariance of g.
+        num_sweeps: Passes over the factors; ten reach 1e-9 in all but extreme cases.
+    """
+    zero = jnp.zeros_like(prior.mean)
+    posterior, sites = sweep(prior, ProbitSites(zero, zero), num_sweeps)
+    return _gaussian_constant(prior, sites) + log_site_constants(posterior, sites)
+
+
+def _gaussian_constant(prior: Contrasts, sites: ProbitSites) -> Float[Array, ""]:
+    """Log ∫ N(g; prior) ∏_k exp(β_k g_k − ½α_k g_k²) dg, one site at a time.
+
+    For a scalar g ~ N(μ, σ²): (2βμ + β²σ² − αμ²)/(2(1 + ασ²)) − ½log(1 + ασ²).
+    """
+
+    def absorb(k, state):
+        (mean, covariance), total = state
+        alpha, beta, column = sites.alpha[k], sites.beta[k], covariance[k]
+        mu, variance = mean[k], column[k]
+        d = 1 + alpha * variance
+        total += (2 * beta * mu + beta**2 * variance - alpha * mu**2) / (2 * d)
+        total -= jnp.log(d) / 2
+        mean = mean + (beta - alpha * mu) / d * column
+        covariance = covariance - (alpha / d * column)[:, None] * column[None, :]
+        return Contrasts(mean, covariance), total
+
+    start = (prior, jnp.zeros((), prior.mean.dtype))
+    return lax.fori_loop(0, sites.alpha.shape[0], absorb, start)[1]

@@ -1,0 +1,95 @@
+"""Running a chain: bookkeeping of keys, thinning, warm-up and batches."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jgp import sampling
+
+
+class State(NamedTuple):
+    position: jax.Array
+    num_steps: jax.Array
+
+
+def step(state, *, key):
+    noise = jax.random.normal(key)
+    new = State(0.5 * state.position + noise, state.num_steps + 1)
+    return new, {"noise": noise, "num_steps": new.num_steps}
+
+
+START = State(jnp.asarray(0.0), jnp.asarray(0))
+
+
+def by_hand(key, num_steps):
+    state, positions = START, []
+    for t in range(num_steps):
+        state, _ = step(state, key=jax.random.fold_in(key, t))
+        positions.append(state.position)
+    return np.array(positions)
+
+
+@pytest.mark.float32
+def test_draws_are_those_of_a_loop(key):
+    chain = sampling.run(step, START, key=key, num_samples=4, num_warmup=2, thinning=3)
+    positions = by_hand(key, 14)
+    np.testing.assert_allclose(chain.draws, positions[[4, 7, 10, 13]], rtol=1e-5)
+    # The infos of every step after warm-up, in order.
+    np.testing.assert_array_equal(chain.infos["num_steps"], np.arange(3, 15))
+    assert chain.state.num_steps == 14
+    np.testing.assert_allclose(chain.state.position, positions[-1], rtol=1e-5)
+
+
+@pytest.mark.float32
+def test_jit_and_vmap_change_nothing(key):
+    def run(k):
+        return sampling.run(step, START, key=k, num_samples=5, num_warmup=1)
+
+    keys = jax.random.split(key, 3)
+    together = jax.jit(jax.vmap(run))(keys)
+    assert together.draws.shape == (3, 5)
+    singly = np.stack([run(k).draws for k in keys])
+    np.testing.assert_allclose(together.draws, singly, rtol=1e-5)
+    assert np.unique(together.draws).size == 15
+
+
+@pytest.mark.float32
+def test_collect_and_warmup_step(key):
+    def warmup_step(state, iteration, *, key):
+        new, info = step(state, key=key)
+        return new._replace(num_steps=state.num_steps + 100 * iteration), info
+
+    chain = sampling.run(
+        step,
+        START,
+        key=key,
+        num_samples=2,
+        num_warmup=4,
+        collect=lambda state: {"steps": state.num_steps, "sign": state.position > 0},
+        warmup_step=warmup_step,
+    )
+    # 100 · (0 + 1 + 2 + 3) in warm-up, then one a step.
+    np.testing.assert_array_equal(chain.draws["steps"], [601, 602])
+    assert chain.draws["sign"].dtype == bool
+    np.testing.assert_allclose(chain.state.position, by_hand(key, 6)[-1], rtol=1e-5)
+
+
+@pytest.mark.float32
+def test_no_samples_return_the_state_after_warmup(key):
+    chain = sampling.run(step, START, key=key, num_samples=0, num_warmup=3, thinning=2)
+    assert chain.draws.shape == (0,)
+    assert chain.infos["noise"].shape == (0,)
+    assert chain.state.num_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "least"),
+    [("num_samples", -1, 0), ("num_warmup", -2, 0), ("thinning", 0, 1)],
+)
+def test_wrong_counts_are_refused(key, name, count, least):
+    counts = {"num_samples": 1, "num_warmup": 1, "thinning": 1, name: count}
+    with pytest.raises(ValueError, match=f"{name}: expected at least {least}, got"):
+        sampling.run(step, START, key=key, **counts)

@@ -1,0 +1,49 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jgp import means
+from tests import cases
+
+
+@pytest.mark.float32
+def test_values():
+    x = jnp.array([1.0, -2.0, 0.5])
+    assert float(means.Zero()(x)) == 0.0
+    assert float(means.Constant(-0.25)(x)) == -0.25
+    linear = means.Linear(np.array([0.5, -2.0, 1.0]), 0.25)
+    assert float(linear(x)) == 0.5 + 4.0 + 0.5 + 0.25  # exact in binary
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", cases.MEANS)
+def test_laws(name):
+    mean, dimension = cases.MEANS[name]
+    x = jnp.asarray(cases.points(dimension))
+    values = jax.vmap(mean)(x)
+    assert values.shape == (len(x),)
+    assert values.dtype == x.dtype
+    np.testing.assert_allclose(values, [mean(point) for point in x], rtol=1e-6)
+    leaves, structure = jax.tree.flatten(mean)
+    rebuilt = jax.tree.unflatten(structure, leaves)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(rebuilt))(x), values)
+
+
+def test_gradients_are_the_features():
+    x = jnp.array([1.0, -2.0, 0.5])
+    slope = jax.grad(lambda mean: mean(x))(means.Linear(np.zeros(3)))
+    np.testing.assert_array_equal(slope.weights, x)
+    assert float(slope.bias) == 1.0
+    assert float(jax.grad(lambda mean: mean(x))(means.Constant()).value) == 1.0
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"value: got shape \(2,\)"):
+        means.Constant(np.ones(2))
+    with pytest.raises(ValueError, match=r"weights: got shape \(\)"):
+        means.Linear(1.0)
+    with pytest.raises(ValueError, match=r"bias: got shape \(1,\)"):
+        means.Linear(np.ones(2), np.ones(1))
+    with pytest.raises(ValueError, match="weights: got 1 entries, wanted 2"):
+        means.Linear(np.ones(1))(jnp.ones(2))
