@@ -5,6 +5,7 @@ which JAX keeps its default of 32 bits. Precision is fixed here, once, before an
 array exists; no test changes it.
 """
 
+import contextlib
 import os
 
 import jax
@@ -24,3 +25,24 @@ settings.load_profile("jgp")
 def key():
     """A typed key, the same for every test."""
     return jax.random.key(0)
+
+
+@pytest.fixture
+def compilations():
+    """A context that counts what XLA compiles within it."""
+
+    @contextlib.contextmanager
+    def counting():
+        events = []
+
+        def listen(name, _duration, **_):
+            if name == "/jax/core/compile/backend_compile_duration":
+                events.append(name)
+
+        jax.monitoring.register_event_duration_secs_listener(listen)
+        try:
+            yield lambda: len(events)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(listen)
+
+    return counting

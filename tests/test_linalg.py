@@ -38,12 +38,12 @@ def test_solves_and_determinant_against_scipy():
     lower = cholesky(jnp.asarray(K)).lower
     L = scipy.linalg.cholesky(K, lower=True)
     # A forward error is bounded by the condition number, 100, times n eps.
-    tolerance = dict(rtol=0, atol=100 * 9 * EPS * np.max(np.abs(b)) * 100)
+    atol = 100 * 9 * EPS * np.max(np.abs(b)) * 100
     b = jnp.asarray(b)
     forward = scipy.linalg.solve_triangular(L, b, lower=True)
     backward = scipy.linalg.solve_triangular(L.T, b, lower=False)
-    np.testing.assert_allclose(solve_lower(lower, b), forward, **tolerance)
-    np.testing.assert_allclose(solve_upper(lower, b), backward, **tolerance)
+    np.testing.assert_allclose(solve_lower(lower, b), forward, rtol=0, atol=atol)
+    np.testing.assert_allclose(solve_upper(lower, b), backward, rtol=0, atol=atol)
     np.testing.assert_allclose(
         log_determinant(lower), np.linalg.slogdet(K)[1], rtol=1000 * EPS
     )

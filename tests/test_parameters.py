@@ -36,7 +36,9 @@ class Pair(eqx.Module):
 def model():
     kernel = 2.0 * SquaredExponential(np.array([0.5, 2.0])) + on(Matern32(0.1), 1)
     return Pair(
-        (kernel, [Matern32(3.0)]), {"trend": Linear([1.0, -1.0])}, jnp.arange(3)
+        (kernel, [Matern32(3.0)]),
+        {"trend": Linear(np.array([1.0, -1.0]))},
+        jnp.arange(3),
     )
 
 

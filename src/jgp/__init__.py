@@ -4,6 +4,8 @@ from jgp import kernels as kernels
 from jgp import likelihoods as likelihoods
 from jgp import means as means
 from jgp import sampling as sampling
+from jgp._fit import Fit as Fit
+from jgp._fit import fit as fit
 from jgp._model import Model as Model
 from jgp._model import freeze as freeze
 from jgp._parameters import constraints as constraints

@@ -74,10 +74,9 @@ def lattice(
 ) -> Float[Array, "n d"]:
     """A rank-1 lattice in the open unit cube, equal weights 1/num_points.
 
-    The generating vector is found component by component for product weights
-    1/j (Nuyens & Cools 2006). The error for periodic integrands falls faster than
-    num_points⁻¹; the tent map makes a smooth integrand periodic, at best
-    num_points⁻² (Hickernell 2002).
+    The generating vector is found component by component (Nuyens & Cools 2006) for
+    periodic integrands of smoothness 2, whose error falls like num_points⁻². The
+    tent map makes a smooth integrand continuous and periodic (Hickernell 2002).
 
     Args:
         num_points: A prime number.
@@ -125,9 +124,9 @@ def generating_vector(num_points: int, dimension: int) -> np.ndarray:
     r"""A good generating vector of a rank-1 lattice with a prime number of points.
 
     Minimises, one component after the other, the worst-case error
-    $\sum_k \prod_j (1 + γ_j 2π^2 B_2(\{k z_j/n\}))$ of periodic functions with square
-    integrable first derivatives. Ordered by powers of a primitive root the error of
-    all candidates is one circular convolution (Nuyens & Cools 2006).
+    $\sum_k \prod_j (1 + \frac12 ω(\{k z_j/n\}))$ over periodic functions of smoothness
+    2, ω(x) = Σ |h|⁻⁴ exp(2πihx) over h ≠ 0. Ordered by powers of a primitive root the
+    errors of all candidates are one circular convolution (Nuyens & Cools 2006).
 
     Raises:
         ValueError: if `num_points` is not a prime of at least 5.
@@ -138,20 +137,21 @@ def generating_vector(num_points: int, dimension: int) -> np.ndarray:
     powers[0] = 1
     for i in range(1, half):
         powers[i] = powers[i - 1] * root % num_points
-    # B₂ is even about one half: z and n − z are the same candidate.
+    # ω is even: z and n − z are the same candidate.
     candidates = np.minimum(powers, num_points - powers)
     x = candidates / num_points
-    kernel = 2 * np.pi**2 * (x * x - x + 1 / 6)
+    kernel = -((2 * np.pi) ** 4) / 24 * (x**4 - 2 * x**3 + x**2 - 1 / 30)
     transform = np.fft.rfft(kernel)
     product = np.ones(half)
     chosen = []
-    for j in range(dimension):
+    for _ in range(dimension):
         error = np.fft.irfft(transform * np.fft.rfft(product), half)
-        best = int(np.argmin(error))
+        # All candidates are equal for the first component, up to rounding.
+        best = int(np.argmin(error)) if chosen else 0
         chosen.append(candidates[best])
         # Entry k of `product` stands for the point root⁻ᵏ, so that the sum over
         # points is a convolution.
-        product = product * (1 + np.roll(kernel[::-1], best + 1) / (j + 1))
+        product = product * (1 + 0.5 * np.roll(kernel[::-1], best + 1))
     return np.array(chosen, dtype=np.int64)
 
 

@@ -157,7 +157,7 @@ def iterate(
         history = jnp.where(lost, 0, s.history)
         following = z + eta * r
         if window:
-            used = jnp.arange(window) < history
+            used = jnp.arange(window, dtype=jnp.int32) < history
             mixed = _anderson_step(following, r, eta, s.steps_z, s.steps_r, used)
             ok = feasible(unravel(mixed)) & jnp.all(jnp.isfinite(mixed))
             following = jnp.where(ok, mixed, following)

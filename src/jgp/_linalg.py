@@ -101,6 +101,11 @@ def log_determinant(lower: Float[Array, "*batch n n"]) -> Float[Array, "*batch"]
     return 2 * jnp.sum(jnp.log(diagonal), axis=-1)
 
 
+def diagonal_matrices(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n n"]:
+    """Matrices with `v` on their diagonals."""
+    return jnp.vectorize(jnp.diag, signature="(n)->(n,n)")(v)
+
+
 def inverse(
     A: Float[Array, "*batch n n"],
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
@@ -132,8 +137,8 @@ def inverse_root(
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
     """L⁻¹ and log|A|, L the Cholesky factor of A, by halves.
 
-    The blocks of L⁻¹ are L₁₁⁻¹, −L₂₂⁻¹L₂₁L₁₁⁻¹ and L₂₂⁻¹ with L₂₁ = A₂₁L₁₁⁻ᵀ and L₂₂ the
-    factor of A₂₂ − L₂₁L₂₁ᵀ. A matrix that is not positive definite gives NaN.
+    The blocks of L⁻¹ are L₁₁⁻¹, −L₂₂⁻¹L₂₁L₁₁⁻¹ and L₂₂⁻¹ with L₂₁ = A₂₁L₁₁⁻ᵀ and L₂₂
+    the factor of A₂₂ − L₂₁L₂₁ᵀ. A matrix that is not positive definite gives NaN.
     """
     n = A.shape[-1]
     if n <= BLOCK:
@@ -144,7 +149,7 @@ def inverse_root(
     first, log_first = inverse_root(A[..., :half, :half])
     L21 = A[..., half:, :half] @ first.mT
     second, log_second = inverse_root(A[..., half:, half:] - L21 @ L21.mT)
-    zeros = jnp.zeros(A.shape[:-2] + (half, n - half), A.dtype)
+    zeros = jnp.zeros((*A.shape[:-2], half, n - half), A.dtype)
     top = jnp.concatenate([first, zeros], axis=-1)
     bottom = jnp.concatenate([-second @ (L21 @ first), second], axis=-1)
     return jnp.concatenate([top, bottom], axis=-2), log_first + log_second

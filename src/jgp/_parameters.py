@@ -12,13 +12,14 @@ units of x or y is then a shift, so that optimiser steps are free of units.
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, PyTree
 
@@ -28,7 +29,7 @@ from jgp._types import is_floating
 class AbstractConstraint(eqx.Module):
     """A set of real numbers with a bijection to the real line."""
 
-    description: eqx.AbstractClassVar[str]
+    description: ClassVar[str]
 
     @abc.abstractmethod
     def to_real(self, value: Array) -> Array:
@@ -46,7 +47,7 @@ class AbstractConstraint(eqx.Module):
 class Real(AbstractConstraint):
     """Any finite number."""
 
-    description = "finite numbers"
+    description: ClassVar[str] = "finite numbers"
 
     def to_real(self, value: Array) -> Array:
         """The value itself."""
@@ -64,7 +65,7 @@ class Real(AbstractConstraint):
 class Positive(AbstractConstraint):
     """Numbers greater than zero, by the exponential."""
 
-    description = "finite numbers > 0"
+    description: ClassVar[str] = "finite numbers > 0"
 
     def to_real(self, value: Array) -> Array:
         """The logarithm."""
@@ -82,7 +83,7 @@ class Positive(AbstractConstraint):
 class NonNegative(AbstractConstraint):
     """Numbers not less than zero; zero itself can be held but not trained."""
 
-    description = "finite numbers >= 0"
+    description: ClassVar[str] = "finite numbers >= 0"
 
     def to_real(self, value: Array) -> Array:
         """The logarithm; zero maps to -inf and back."""
@@ -161,7 +162,7 @@ def cast(model: PyTree, dtype: DTypeLike) -> PyTree:
 
 def is_concrete(value: Any) -> bool:
     """Whether the value of an array can be read (it is not being traced)."""
-    return not isinstance(value, jax.core.Tracer)
+    return not isinstance(value, Tracer)
 
 
 def check_parameters(model: PyTree, name: str = "model") -> None:

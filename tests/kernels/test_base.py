@@ -58,15 +58,20 @@ def test_algebra_is_the_algebra_of_gram_matrices(kernel, expected):
     np.testing.assert_allclose(gram(kernel, X), expected, rtol=tolerance)
 
 
+def parts(kernel):
+    assert isinstance(kernel, Sum | Product)
+    return kernel.kernels
+
+
 def test_sums_and_products_are_flat():
-    assert (A + B + (C + A)).kernels == (A, B, C, A)
-    assert (A * B * (C * A)).kernels == (A, B, C, A)
+    assert parts(A + B + (C + A)) == (A, B, C, A)
+    assert parts(A * B * (C * A)) == (A, B, C, A)
     assert Sum([A, A + B]).kernels == (A, A, B)
     assert Product([A, A + B]).kernels == (A, Sum((A, B)))
 
 
 def test_builtin_sum_adds_no_constant():
-    assert sum([A, B, C]).kernels == (A, B, C)
+    assert parts(sum([A, B, C])) == (A, B, C)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +98,16 @@ def test_gradient_reaches_the_variances():
 @pytest.mark.parametrize("exponent", [0, -1, 1.5, 2.0])
 def test_other_powers_are_refused(exponent):
     with pytest.raises(ValueError, match=r"exponent: got .*, wanted an integer >= 1"):
-        A**exponent
+        _ = A**exponent
 
 
 def test_what_is_neither_kernel_nor_number_is_refused():
     with pytest.raises(TypeError):
-        A + "1"
+        _ = A + "1"
     with pytest.raises(TypeError):
-        None * A
+        _ = None * A
     with pytest.raises(ValueError, match=r"variance: got shape \(2,\)"):
-        A * np.ones(2)
+        _ = A * np.ones(2)
     with pytest.raises(ValueError, match="kernels: got none"):
         Sum(())
 

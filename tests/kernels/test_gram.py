@@ -1,3 +1,5 @@
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -77,7 +79,8 @@ def test_a_large_square_gram_compiles():
 def test_vectors_lists_and_integers_are_points():
     kernel = SquaredExponential(2.0)
     column = np.array([[0.0], [1.0], [3.0]])
-    for x in (column[:, 0], [0, 1, 3], np.array([0, 1, 3])):
+    vectors: list[Any] = [column[:, 0], [0, 1, 3], np.array([0, 1, 3])]
+    for x in vectors:
         np.testing.assert_array_equal(gram(kernel, x), gram(kernel, column))
         np.testing.assert_array_equal(gram(kernel, x, column), gram(kernel, column))
         np.testing.assert_array_equal(diagonal(kernel, x), np.ones(3))

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.conftest import DOUBLE
 
 from jgp import sampling
+from tests.conftest import DOUBLE
 
 REFERENCE = pathlib.Path(__file__).parents[1] / "reference" / "diagnostics.json"
 

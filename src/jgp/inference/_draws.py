@@ -40,9 +40,8 @@ class DrawsPosterior(AbstractPosterior):
     @property
     def draws(self) -> Float[Array, "chains draws n C"]:
         """Draws of the latents at the training inputs."""
-        return self.process.mean(self.x) + jnp.einsum(
-            "cij,kljc->klic", self.root, self.whitened
-        )
+        deviation = jnp.einsum("cij,kljc->klic", self.root, self.whitened)
+        return self.process.mean(self.x)[None, None] + deviation
 
     def marginals(self, x_new: ArrayLike) -> Marginals:
         """Mean and variance of the mixture at each input."""
@@ -96,7 +95,7 @@ def _conditional(
     A = solve_lower(posterior.root, process.covariance(x, x_new))
     A = jnp.broadcast_to(A, (process.num_latents, *A.shape[1:]))
     w = posterior.whitened.reshape(-1, *posterior.whitened.shape[2:])
-    return A, process.mean(x_new) + jnp.einsum("cim,sic->smc", A, w)
+    return A, process.mean(x_new)[None] + jnp.einsum("cim,sic->smc", A, w)
 
 
 def _conditional_variance(
@@ -111,7 +110,7 @@ def _joint_blocks(posterior: DrawsPosterior, x_new: Float[Array, "m d"]):
     def one(point):
         A, means = _conditional(posterior, point[None])
         variance = _conditional_variance(posterior, A, point[None])[0]
-        centred = means[:, 0] - jnp.mean(means[:, 0], axis=0)
+        centred = means[:, 0] - jnp.mean(means[:, 0], axis=0, keepdims=True)
         between = centred.T @ centred / means.shape[0]
         return jnp.mean(means[:, 0], axis=0), between + jnp.diag(variance)
 
@@ -122,7 +121,7 @@ def _joint_blocks(posterior: DrawsPosterior, x_new: Float[Array, "m d"]):
 def _joint(posterior: DrawsPosterior, x_new: Float[Array, "m d"]):
     A, means = _conditional(posterior, x_new)
     mean = jnp.mean(means, axis=0)
-    centred = means - mean
+    centred = means - mean[None]
     between = jnp.einsum("smc,sld->mcld", centred, centred) / means.shape[0]
     within = posterior.process.covariance(x_new) - A.mT @ A
     identity = jnp.eye(mean.shape[1], dtype=mean.dtype)

@@ -11,7 +11,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from jgp._linalg import cholesky, log_determinant, solve_lower, solve_upper
+from jgp._linalg import (
+    cholesky,
+    diagonal_matrices,
+    log_determinant,
+    solve_lower,
+    solve_upper,
+)
 from jgp._model import Model
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_init, finish
@@ -44,7 +50,7 @@ class CholeskyFactor(AbstractFactor):
     def marginal_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C C"]:
         """kᵀ(K + N)⁻¹k for each of m points."""
         own = jnp.sum(self._whitened(k) ** 2, axis=1).T
-        return own[:, :, None] * jnp.eye(k.shape[0], dtype=k.dtype)
+        return diagonal_matrices(own)
 
     def joint_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C m C"]:
         """kᵀ(K + N)⁻¹k between all pairs of m points."""
@@ -102,7 +108,7 @@ def _exact(model: Model, x: Array, y: Array) -> Approximation:
     targets = y.reshape(x.shape[0], -1)
     r = targets - model.process.mean(x)
     S = model.process.covariance(x)
-    S = S + noise_variance * jnp.eye(x.shape[0], dtype=x.dtype)
+    S = S + noise_variance * jnp.eye(x.shape[0], dtype=x.dtype)[None]
     lower, jitter, ok = cholesky(S)
     factor = CholeskyFactor(lower)
     weights = factor.times(r)

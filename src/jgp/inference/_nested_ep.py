@@ -12,8 +12,8 @@ At convergence the evidence of the equivalent EP on (f, u) with scalar sites is
             + Σ_ik log c_ik,
 
 c_ik the constants for which site and factor have equal mass. It is stationary in the
-sites, so its derivative is the explicit one: ½(b_cb_cᵀ − [(K + T⁻)⁻]_cc) in K_c and b in
-m₀ (§3.4 there; NOTES of Rasmussen & Williams 2006, §5.5.2).
+sites, so its derivative is the explicit one: ½(b_cb_cᵀ − [(K + T⁻)⁻]_cc) in K_c and b
+in m₀ (§3.4 there; Rasmussen & Williams 2006, §5.5.2).
 """
 
 import functools
@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jgp._fixed_point import FixedPoint, fixed_point, iterate
+from jgp._linalg import diagonal_matrices
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_init, finish
@@ -226,8 +227,8 @@ def _from_prior(K, prior_mean, y, num_sweeps: int) -> ProbitSites:
     """The first sweep: without sites the posterior is the prior, free of charge."""
     num_data, num_classes = prior_mean.shape
     variance = jnp.diagonal(K, axis1=1, axis2=2).T
-    identity = jnp.eye(num_classes, dtype=K.dtype)
-    covariance = variance[:, :, None] * identity
+    variance = jnp.broadcast_to(variance, prior_mean.shape)
+    covariance = diagonal_matrices(variance)
     zero = jnp.zeros((num_data, num_classes - 1), K.dtype)
     return _pass(prior_mean, covariance, y, ProbitSites(zero, zero), num_sweeps)
 

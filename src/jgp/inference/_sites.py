@@ -22,7 +22,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jgp._linalg import inverse, inverse_root
+from jgp._linalg import diagonal_matrices, inverse, inverse_root
 from jgp.inference._posterior import AbstractFactor
 
 # A smaller a is a site that says nothing; the square root of the floor is far from
@@ -116,9 +116,7 @@ class SiteFactor(AbstractFactor):
 
     def marginal_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C C"]:
         """kᵀ(K + T⁻)⁻k for each of m points: what the data take off the prior."""
-        num_latents = self.blocks.shape[0]
-        own = jnp.sum(k * (self.blocks @ k), axis=1).T
-        reduction = own[:, :, None] * jnp.eye(num_latents, dtype=k.dtype)
+        reduction = diagonal_matrices(jnp.sum(k * (self.blocks @ k), axis=1).T)
         if self.coupling is None:
             return reduction
         G = self.coupled(k)
@@ -126,10 +124,8 @@ class SiteFactor(AbstractFactor):
 
     def joint_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C m C"]:
         """kᵀ(K + T⁻)⁻k between all pairs of m points."""
-        num_latents = self.blocks.shape[0]
         own = jnp.einsum("cim,cil->mlc", k, self.blocks @ k)
-        reduction = own[..., None] * jnp.eye(num_latents, dtype=k.dtype)
-        reduction = jnp.transpose(reduction, (0, 2, 1, 3))
+        reduction = jnp.transpose(diagonal_matrices(own), (0, 2, 1, 3))
         if self.coupling is None:
             return reduction
         G = self.coupled(k)
@@ -174,9 +170,9 @@ def site_posterior(
         prior_mean: m₀.
         sites: Diagonal or rank-one sites.
     """
-    num_data, num_latents = sites.precision.shape
+    num_data = sites.precision.shape[0]
     coupled = isinstance(sites, RankOneSites)
-    identity = jnp.eye(num_data, dtype=K.dtype)
+    identity = jnp.eye(num_data, dtype=K.dtype)[None]
     a = jnp.maximum(sites.precision, FLOOR)
     root = jnp.sqrt(a).T
     A_inverse, log_A = inverse(identity + root[:, :, None] * K * root[:, None, :])
@@ -195,7 +191,7 @@ def site_posterior(
     mean = prior_mean + jnp.einsum("cij,jc->ic", K, weights)
 
     variance = jnp.diagonal(K, axis1=1, axis2=2) - jnp.sum(K * EK, axis=1)
-    covariance = variance.T[:, :, None] * jnp.eye(num_latents, dtype=K.dtype)
+    covariance = diagonal_matrices(variance.T)
     if U is not None:
         G = jnp.einsum("ij,cjk->ick", U, EK)
         covariance = covariance + jnp.einsum("mci,mdi->icd", G, G)

@@ -223,9 +223,7 @@ def check_dimension(kernel: AbstractKernel, d: int) -> None:
 
 # Tracing a kernel takes milliseconds, and every inference asks this of every kernel.
 @functools.lru_cache(maxsize=256)
-def _value_shape(
-    structure: jax.tree_util.PyTreeDef, leaves: tuple, d: int
-) -> tuple[int, ...]:
+def _value_shape(structure: Any, leaves: tuple, d: int) -> tuple[int, ...]:
     kernel = jax.tree.unflatten(structure, leaves)
     point = jax.ShapeDtypeStruct((d,), jnp.result_type(float))
     # Only shapes are asked for: a kernel in another precision is not an error here.
@@ -239,7 +237,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number | np.ndarray | jax.Array)
 
 
-def _flat(kind: Any, kernels: Iterable[AbstractKernel]) -> tuple[AbstractKernel, ...]:
+def _flat(kind: type, kernels: Iterable[Any]) -> tuple[AbstractKernel, ...]:
     parts = [k.kernels if isinstance(k, kind) else (k,) for k in kernels]
     if not parts:
         raise ValueError("kernels: got none, wanted at least one.")

@@ -107,7 +107,7 @@ class MultinomialProbit(AbstractLikelihood):
 
     def observe(self, f: Float[Array, "n C"]) -> Categorical:
         """p(y = c | f) for every class."""
-        labels = jnp.arange(self.num_latents)
+        labels = jnp.arange(self.num_latents, dtype=jnp.int32)
         over_labels = jax.vmap(self.log_prob, in_axes=(None, 0))
         log_probs = jax.vmap(over_labels, in_axes=(0, None))(f, labels)
         return Categorical(jax.nn.softmax(log_probs, axis=1))
@@ -155,21 +155,12 @@ def check_num_classes(num_classes: Any) -> int:
 
 def class_labels(y: Any, num_classes: int) -> np.ndarray:
     """Labels as int32; `ValueError` unless (n,) and integral in 0..C-1."""
-    y = np.asarray(y)
+    y, wanted = np.asarray(y), f"integers 0..{num_classes - 1}"
     if y.ndim != 1:
-        raise ValueError(f"y: got shape {y.shape}, wanted (n,) integer labels.")
+        raise ValueError(f"y: got shape {y.shape}, wanted (n,) {wanted}.")
     if not (np.issubdtype(y.dtype, np.number) or y.dtype == bool):
-        raise ValueError(
-            f"y: got dtype {y.dtype}, wanted integers 0..{num_classes - 1}."
-        )
-    if not np.all(np.isfinite(y)) or np.any(y != np.floor(y)):
-        wrong = y[~np.isfinite(y) | (y != np.floor(y))][0]
-        raise ValueError(
-            f"y: got the label {wrong}, wanted integers 0..{num_classes - 1}."
-        )
-    if y.size and (y.min() < 0 or y.max() >= num_classes):
-        wrong = y.min() if y.min() < 0 else y.max()
-        raise ValueError(
-            f"y: got the label {wrong}, wanted integers 0..{num_classes - 1}."
-        )
+        raise ValueError(f"y: got dtype {y.dtype}, wanted {wanted}.")
+    right = np.isfinite(y) & (y == np.floor(y)) & (y >= 0) & (y < num_classes)
+    if not right.all():
+        raise ValueError(f"y: got the label {y[~right][0]}, wanted {wanted}.")
     return y.astype(np.int32)

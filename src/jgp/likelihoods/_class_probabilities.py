@@ -71,18 +71,18 @@ def probit_by_monte_carlo(
 
     def one(m, S, label):
         h = latent_contrasts(m, S, label)
-        f = m + e @ covariance_root(S).T
+        f = m[None] + e @ covariance_root(S).T
         others = other_classes(label, num_classes)
         controls = ndtr(u + f[:, label][:, None] - f[:, others])
         expected = ndtr(h.mean / jnp.sqrt(2 + jnp.diagonal(h.covariance)))
         values = jnp.prod(controls, axis=1)
-        centred = controls - jnp.mean(controls, axis=0)
+        centred = controls - jnp.mean(controls, axis=0, keepdims=True)
         normal = centred.T @ centred
         ridge = 10 * jnp.finfo(m.dtype).eps * jnp.trace(normal)
         ridge = ridge + jnp.finfo(m.dtype).tiny
         normal = normal + ridge * jnp.eye(num_classes - 1, dtype=m.dtype)
         coefficients = jnp.linalg.solve(normal, centred.T @ values)
-        return jnp.mean(values - (controls - expected) @ coefficients)
+        return jnp.mean(values - (controls - expected[None]) @ coefficients)
 
     probabilities = jnp.clip(_over_classes(one, mean, covariance), 0, 1)
     return probabilities / jnp.sum(probabilities, axis=1, keepdims=True)
@@ -107,8 +107,8 @@ def softmax_by_cubature(
 
     def one(m, S):
         # h_k = f_C − f_k for the last class C, so that f − f_C = (−h, 0).
-        h = latent_contrasts(m, S, jnp.array(num_contrasts))
-        points = h.mean + nodes @ covariance_root(h.covariance).T
+        h = latent_contrasts(m, S, jnp.array(num_contrasts, jnp.int32))
+        points = h.mean[None] + nodes @ covariance_root(h.covariance).T
         logits = jnp.pad(-points, ((0, 0), (0, 1)))
         return weights @ jax.nn.softmax(logits, axis=1)
 
@@ -118,10 +118,10 @@ def softmax_by_cubature(
 def covariance_root(S: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """R with RRᵀ = S for a positive semidefinite S, singular ones included."""
     eigenvalues, vectors = jnp.linalg.eigh(S)
-    return vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0))
+    return vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0))[None]
 
 
 def _over_classes(function, mean: Array, covariance: Array) -> Float[Array, "n C"]:
-    labels = jnp.arange(mean.shape[1])
+    labels = jnp.arange(mean.shape[1], dtype=jnp.int32)
     over_labels = jax.vmap(function, in_axes=(None, None, 0))
     return jax.vmap(over_labels, in_axes=(0, 0, None))(mean, covariance, labels)

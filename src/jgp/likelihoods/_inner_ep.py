@@ -6,8 +6,9 @@ site exp(β_k g_k − ½α_k g_k²). All that the sites see of f and u are the C
 g, so the inner algorithm acts on the mean and covariance of g, and a change of one
 site is a rank-one update of O(C²).
 
-Integrating u out leaves on f the site Tᵢ = diag(a) − aaᵀ/s, νᵢ = (Σβ/s) a − β, where a is
-α with a_y = 1, β_y = 0 and s = 1ᵀa. Given f, u ~ N((Σβ − αᵀh)/s, 1/s) for h_k = f_y − f_k.
+Integrating u out leaves on f the site Tᵢ = diag(a) − aaᵀ/s, νᵢ = (Σβ/s) a − β, where a
+is α with a_y = 1, β_y = 0 and s = 1ᵀa. Given f, u ~ N((Σβ − αᵀh)/s, 1/s) for
+h_k = f_y − f_k.
 """
 
 from typing import NamedTuple
@@ -35,8 +36,8 @@ class ProbitSites(NamedTuple):
 
 def other_classes(label: Int[Array, ""], num_classes: int) -> Int[Array, " C-1"]:
     """The classes other than `label`, ascending."""
-    others = jnp.arange(num_classes - 1)
-    return others + (others >= label)
+    others = jnp.arange(num_classes - 1, dtype=label.dtype)
+    return others + (others >= label).astype(label.dtype)
 
 
 def latent_contrasts(

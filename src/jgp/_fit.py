@@ -1,0 +1,299 @@
+r"""Hyperparameters by maximum evidence.
+
+The search is over `to_real(model)`, logarithms of positive parameters, by L-BFGS with
+a backtracking line search. The loop runs on the host around one compiled function, the
+evidence with its gradient, so that every trial point shows its status: one at which
+inference failed is backed off from, never stepped on.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, ArrayLike, Float, PyTree
+from tqdm import tqdm
+
+from jgp._model import Model, trainable
+from jgp._parameters import from_real, is_concrete, table, to_real
+from jgp._results import RESULTS, InferenceError
+from jgp.inference import Approximation, exact, laplace, nested_ep
+from jgp.inference._data import prepare
+from jgp.likelihoods import Gaussian, MultinomialProbit
+
+MEMORY = 10
+ARMIJO = 1e-4
+MAX_BACKTRACKS = 25
+# Longest step of any raw parameter: a factor of e³ in a positive one.
+MAX_STEP = 3.0
+
+
+class History(eqx.Module):
+    """One entry for each accepted point, the start included."""
+
+    log_evidence: Float[np.ndarray, " steps"]
+    gradient_norm: Float[np.ndarray, " steps"]
+
+
+class Fit(eqx.Module):
+    """The outcome of `fit`.
+
+    Args:
+        model: The model at the best point found.
+        approximation: The approximation there.
+        history: Evidence and gradient along the way.
+        result: How the search ended.
+        num_steps: Accepted steps.
+        num_evaluations: Evaluations of the evidence and its gradient.
+    """
+
+    model: Model
+    approximation: Approximation
+    history: History
+    result: RESULTS
+    num_steps: int
+    num_evaluations: int
+
+
+def fit(
+    model: Model,
+    x: ArrayLike,
+    y: Any,
+    *,
+    infer: Callable[..., Approximation] | None = None,
+    max_steps: int = 200,
+    tolerance: float | None = None,
+    throw: bool = True,
+    progress: bool = True,
+) -> Fit:
+    """Maximise the log evidence over every parameter that is not frozen.
+
+    Args:
+        model: Where to start; `jgp.freeze` holds parameters fixed.
+        x: (n, d) inputs.
+        y: Targets, as the likelihood wants them.
+        infer: The inference method, or a `functools.partial` of one; by default
+            `exact` for Gaussian noise, `nested_ep` for the multinomial probit and
+            `laplace` otherwise.
+        max_steps: Bound on L-BFGS steps.
+        tolerance: Success when no entry of the gradient in raw (log) parameters
+            exceeds tolerance · max(1, |log evidence|); 1e-7 in float64 and 1e-4 in
+            float32 by default.
+        throw: Whether to raise `InferenceError` when inference fails at the start
+            or the search ends without success; otherwise look at `result`.
+        progress: Whether to show a progress bar after two seconds.
+
+    Returns:
+        A `Fit`. Interrupting the loop (Ctrl-C) returns the best point so far.
+
+    Raises:
+        ValueError: for input that cannot be right, a traced argument, nothing to
+            fit, or a trainable parameter at zero.
+        InferenceError: see `throw`.
+    """
+    if not all(map(is_concrete, jax.tree.leaves((model, x, y)))):
+        raise ValueError(
+            "fit: got traced arguments, wanted concrete ones. fit is a loop on the "
+            "host and cannot run inside jit, vmap or grad; loop over it instead."
+        )
+    model, inputs, targets = prepare(model, x, y)
+    infer = _default(model) if infer is None else infer
+    mask = trainable(model)
+    _check_trainable(model, mask)
+    if tolerance is None:
+        tolerance = 1e-7 if jnp.finfo(inputs.dtype).bits == 64 else 1e-4
+    search = _Search(model, mask, inputs, targets, infer)
+    bar = tqdm(total=max_steps, desc="fit", delay=2.0, disable=not progress)
+    with bar:
+        result = search.minimise(max_steps, tolerance, bar)
+    return search.finish(result, throw)
+
+
+def _default(model: Model) -> Callable[..., Approximation]:
+    if isinstance(model.likelihood, Gaussian):
+        return exact
+    return nested_ep if isinstance(model.likelihood, MultinomialProbit) else laplace
+
+
+def _check_trainable(model: Model, mask: Any) -> None:
+    chosen = eqx.filter(model, mask)
+    if not jax.tree.leaves(chosen):
+        raise ValueError("model: got one with every parameter frozen, nothing to fit.")
+    for path, leaf, constraint in table(chosen):
+        if not np.all(np.isfinite(np.asarray(constraint.to_real(leaf)))):
+            raise ValueError(
+                f"model{path}: got {leaf}, wanted a start inside its domain "
+                f"({constraint.description}, by its logarithm), or the leaf frozen."
+            )
+
+
+class _Point(eqx.Module):
+    raw: np.ndarray
+    value: float
+    gradient: np.ndarray
+    approximation: Approximation
+
+    @property
+    def usable(self) -> bool:
+        """Whether inference succeeded, with a finite value and gradient."""
+        succeeded = bool(self.approximation.result == RESULTS.successful)
+        return succeeded and bool(np.isfinite(self.value + self.gradient.sum()))
+
+
+class _Search:
+    """Minimises −log evidence in raw parameters, and keeps the record."""
+
+    def __init__(self, model: Model, mask: PyTree, x: Array, y: Array, infer: Any):
+        if isinstance(infer, functools.partial):
+            # Two partials made alike compare unequal and would compile twice; their
+            # options are compared by value.
+            if infer.args:
+                raise ValueError(
+                    f"infer: got a partial with positional arguments {infer.args}, "
+                    "wanted keywords only."
+                )
+            self.verb, self.options = infer.func, dict(infer.keywords)
+        else:
+            self.verb, self.options = infer, {}
+        self.options = {**self.options, "throw": False}
+        free, self.fixed = eqx.partition(model, mask)
+        leaves, self.structure = jax.tree.flatten(to_real(free))
+        self.like = [np.asarray(leaf) for leaf in leaves]
+        self.x, self.y = x, y
+        self.warm = self.verb(model, x, y, **self.options)
+        if self.warm.log_evidence is None:
+            raise ValueError(
+                f"infer: got {self.warm.method}, which has no evidence to maximise."
+            )
+        self.num_evaluations = 0
+        self.accepted: list[_Point] = []
+
+    def at(self, raw: np.ndarray) -> _Point:
+        """The objective at `raw`, its sites warm-started from the last success."""
+        sizes = np.cumsum([leaf.size for leaf in self.like])[:-1]
+        pieces = np.split(raw, sizes)
+        leaves = [p.reshape(v.shape) for p, v in zip(pieces, self.like, strict=True)]
+        free = jax.tree.unflatten(self.structure, leaves)
+        value, gradient, approximation = _value_and_gradient(
+            free, self.fixed, self.x, self.y, self.warm, self.verb, self.options
+        )
+        self.num_evaluations += 1
+        point = _Point(raw, float(value), _flat(gradient), approximation)
+        if point.usable:
+            self.warm = approximation
+        return point
+
+    def minimise(self, max_steps: int, tolerance: float, bar: tqdm) -> RESULTS:
+        """L-BFGS until the gradient is small; the best point is the last accepted."""
+        point = self.at(_flat(self.like))
+        self.accepted.append(point)
+        if not point.usable:
+            return point.approximation.result
+        memory = _lbfgs_memory(jnp.asarray(point.raw))
+        fresh = True
+        try:
+            while True:
+                scale = max(1.0, abs(point.value))
+                if np.max(np.abs(point.gradient)) <= tolerance * scale:
+                    return RESULTS.successful
+                if len(self.accepted) > max_steps:
+                    return RESULTS.max_steps_reached
+                direction, memory = _lbfgs_direction(point.gradient, memory, point.raw)
+                new = self.line_search(point, np.asarray(direction))
+                if new is None and fresh:
+                    return RESULTS.stagnated
+                restart = new is None or _curvature(point, new) <= 0
+                point = point if new is None else new
+                if new is not None:
+                    self.accepted.append(new)
+                    bar.update()
+                    message = f"log evidence {-new.value:.4f}"
+                    bar.set_postfix_str(message, refresh=False)
+                if restart:
+                    memory = _lbfgs_memory(jnp.asarray(point.raw))
+                fresh = restart
+        except KeyboardInterrupt:
+            return RESULTS.max_steps_reached
+
+    def line_search(self, point: _Point, direction: np.ndarray) -> _Point | None:
+        """A point with sufficient decrease (Nocedal & Wright 2006, eq. 3.4)."""
+        slope = float(direction @ point.gradient)
+        if not slope < 0:
+            return None
+        longest = np.max(np.abs(direction))
+        size = min(1.0, MAX_STEP / longest)
+        slack = 10 * np.finfo(point.raw.dtype).eps * max(1.0, abs(point.value))
+        for _ in range(MAX_BACKTRACKS):
+            new = self.at(point.raw + point.raw.dtype.type(size) * direction)
+            if new.usable and new.value <= point.value + ARMIJO * size * slope + slack:
+                return new
+            shrink = 0.25
+            if new.usable:
+                # The minimum of the parabola through both values and the slope.
+                curvature = new.value - point.value - size * slope
+                shrink = float(np.clip(-size * slope / (2 * curvature), 0.1, 0.5))
+            size *= shrink
+        return None
+
+    def finish(self, result: RESULTS, throw: bool) -> Fit:
+        """The record as a `Fit`."""
+        best = self.accepted[-1]
+        norms = [np.max(np.abs(p.gradient)) for p in self.accepted]
+        history = History(
+            np.asarray([-p.value for p in self.accepted]), np.asarray(norms)
+        )
+        if throw and not bool(result == RESULTS.successful):
+            raise InferenceError(
+                f"fit by {best.approximation.method}: {RESULTS[result]} "
+                f"Steps: {len(self.accepted) - 1}, log evidence: {-best.value:.6g}, "
+                f"largest gradient entry: {norms[-1]:.3g}. Pass throw=False to look at "
+                "the best point found."
+            )
+        return Fit(
+            best.approximation.model,
+            best.approximation,
+            history,
+            result,
+            len(self.accepted) - 1,
+            self.num_evaluations,
+        )
+
+
+@eqx.filter_jit
+def _value_and_gradient(free, fixed, x, y, warm, verb, options):
+    def objective(free):
+        model = eqx.combine(from_real(free), fixed)
+        approximation = verb(model, x, y, init=warm, **options)
+        return -approximation.log_evidence, approximation
+
+    (value, approximation), gradient = eqx.filter_value_and_grad(
+        objective, has_aux=True
+    )(free)
+    return value, gradient, approximation
+
+
+def _flat(tree: PyTree) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def _curvature(old: _Point, new: _Point) -> float:
+    return float((new.raw - old.raw) @ (new.gradient - old.gradient))
+
+
+_LBFGS = optax.chain(optax.scale_by_lbfgs(memory_size=MEMORY), optax.scale(-1.0))
+
+
+def _lbfgs_memory(raw: Array) -> Any:
+    # optax mixes integer widths, which strict promotion forbids.
+    with jax.numpy_dtype_promotion("standard"):
+        return _LBFGS.init(raw)
+
+
+@jax.jit
+def _lbfgs_direction(gradient: Array, memory: Any, raw: Array) -> tuple[Array, Any]:
+    with jax.numpy_dtype_promotion("standard"):
+        return _LBFGS.update(gradient, memory, raw)
