@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from scipy.stats import multivariate_normal
 
 from jgp._gaussian import Gaussian, from_natural, kl_divergence, to_natural
 
@@ -23,12 +22,17 @@ def tolerance(dtype, factor=200):
 
 
 @pytest.mark.float32
-def test_log_prob_is_that_of_scipy():
+def test_log_prob_is_the_formula():
     gaussian = random_gaussian(0)
     x = jnp.asarray([0.3, -1.2, 2.0])
-    expected = multivariate_normal(gaussian.mean, gaussian.covariance).logpdf(x)
+    covariance = np.asarray(gaussian.covariance, np.float64)
+    residual = np.asarray(x - gaussian.mean, np.float64)
+    quadratic = residual @ np.linalg.solve(covariance, residual)
+    log_det = np.linalg.slogdet(2 * np.pi * covariance)[1]
     rtol = tolerance(x.dtype)
-    np.testing.assert_allclose(gaussian.log_prob(x), expected, rtol=rtol)
+    np.testing.assert_allclose(
+        gaussian.log_prob(x), -0.5 * (quadratic + log_det), rtol=rtol
+    )
 
 
 @pytest.mark.float32
@@ -90,7 +94,7 @@ def test_derivatives():
         return kl_divergence(Gaussian(mean, root @ root.T), q)
 
     root = jnp.linalg.cholesky(p.covariance)
-    check_grads(kl, (p.mean, root), order=2, rtol=1e-5)
+    check_grads(jax.jit(kl), (p.mean, root), order=2, rtol=1e-5)
 
 
 def test_singular_covariance_is_factorised_with_jitter(key):

@@ -6,13 +6,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from jgp._normal import ndtr, normal_density
 
-_nodes, _weights = np.polynomial.legendre.leggauss(20)
-# Gauss-Legendre on [0, 1], as numbers of no dtype of their own.
-NODES, WEIGHTS = ((_nodes + 1) / 2).tolist(), (_weights / 2).tolist()
+# Gauss-Legendre on [0, 1].
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
+NODES, WEIGHTS = (NODES + 1) / 2, WEIGHTS / 2
 # The correlation above which Genz's expansion about |rho| = 1 takes over.
 STRONG = 0.925
 
@@ -58,7 +59,7 @@ def _weak(h: Array, k: Array, rho: Array) -> Array:
         conditional = (k - sine * h) ** 2 / ((1 - sine) * (1 + sine))
         return jnp.exp(-0.5 * (h * h + conditional))
 
-    integral = _quadrature(integrand)
+    integral = _quadrature(integrand, h)
     return ndtr(h) * ndtr(k) + angle * integral / (2 * math.pi)
 
 
@@ -92,7 +93,7 @@ def _strong(h: Array, k: Array, rho: Array) -> Array:
         series = _exp(exponent) * (1 + c * x2 * (1 + d * x2))
         return _exp(exponent - hk * (1 - root) / (2 * (1 + root))) / root - series
 
-    rest = a * _quadrature(remainder)
+    rest = a * _quadrature(remainder, h)
 
     missing = jnp.where(a > 0, (closed - tail + rest) / (2 * math.pi), 0)
     interval = jnp.where(h < 0, ndtr(h) - ndtr(jnp.minimum(k, h)), ndtr(-k) - ndtr(-h))
@@ -105,12 +106,16 @@ def _exp(exponent: Array) -> Array:
     return jnp.where(exponent > -100, jnp.exp(jnp.clip(exponent, -100, 60)), 0)
 
 
-def _quadrature(integrand: Callable[[float], Array]) -> Array:
-    """∫ integrand from 0 to 1, a sum of arrays that fuses into one elementwise loop."""
-    return sum(
-        (w * integrand(x) for x, w in zip(NODES[1:], WEIGHTS[1:], strict=True)),
-        WEIGHTS[0] * integrand(NODES[0]),
-    )
+def _quadrature(integrand: Callable[[Array], Array], like: Array) -> Array:
+    """∫ integrand from 0 to 1; nodes in turn, so that arrays of limits vectorise."""
+
+    def add(total, rule):
+        node, weight = rule
+        return total + weight * integrand(node), None
+
+    rule = jnp.asarray(NODES, like.dtype), jnp.asarray(WEIGHTS, like.dtype)
+    # Unrolling in full would take ten seconds to compile.
+    return lax.scan(add, jnp.zeros_like(like), rule, unroll=4)[0]
 
 
 @bivariate_normal_cdf.defjvp

@@ -63,6 +63,16 @@ def scaled_change(
     return jnp.max(change, initial=0.0)
 
 
+def empty_like(function: Callable[[Any], PyTree], argument: Any) -> PyTree:
+    """Zeros in the shape of `function(argument)`, which is not computed.
+
+    With them a loop can hold the outcome of its body before the first pass, and the
+    body, the costly thing to compile, stands there only once.
+    """
+    shape = jax.eval_shape(function, argument)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+
 class _State(eqx.Module):
     step: Int[Array, ""]
     following: Float[Array, " k"]
@@ -116,10 +126,7 @@ def iterate(
     flat, unravel = ravel_pytree(init)
     zeros, zero = jnp.zeros_like(flat), jnp.array(0, jnp.int32)
     infinity = jnp.array(jnp.inf, flat.dtype)
-    nothing = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-        jax.eval_shape(lambda z: update(unravel(z), params)[1], flat),
-    )
+    nothing = empty_like(lambda z: update(unravel(z), params)[1], flat)
 
     def evaluate(s: _State) -> _State:
         """F at the proposed point, and the differences from the point before."""
@@ -143,7 +150,8 @@ def iterate(
             best_step=jnp.where(better, step, s.best_step),
             stalled=jnp.where(better, 0, s.stalled + 1),
             damping=s.damping,
-            history=jnp.where(s.step > 0, jnp.minimum(s.history + 1, window), 0),
+            # The first point may be far from all others: its step teaches nothing.
+            history=jnp.where(s.step > 1, jnp.minimum(s.history + 1, window), 0),
             steps_z=_push(s.steps_z, z - s.z),
             steps_r=_push(s.steps_r, image - z - (s.image - s.z)),
         )
@@ -266,27 +274,29 @@ def _solution_jvp(primals, tangents, *, run, update, newton):
     (params, controls), (dparams, _) = primals, tangents
     found = _solution(params, controls, run=run, update=update, newton=newton)
     flat, unravel = ravel_pytree(found.value)
+    moves = jax.tree.map(lambda d: d is not None, dparams, is_leaf=lambda d: d is None)
+    moving, still = eqx.partition(params, moves)
 
-    def image(z, p):
-        return ravel_pytree(update(unravel(z), p)[0])[0]
+    def step(z, moving):
+        image, auxiliary = update(unravel(z), eqx.combine(moving, still))
+        return ravel_pytree(image)[0], eqx.filter(auxiliary, eqx.is_inexact_array)
 
-    _, forcing = eqx.filter_jvp(lambda p: image(flat, p), (params,), (dparams,))
-    if newton:
-        dflat = forcing
-    else:
-        _, linear = jax.linearize(lambda z: image(z, params), flat)
-        dflat = _solve_tangent(lambda v: v - linear(v), forcing)
-    dvalue = unravel(dflat)
-    _, (_, dauxiliary) = eqx.filter_jvp(
-        update, (found.value, params), (dvalue, dparams)
-    )
-    nothing = jax.tree.map(lambda _: None, found)
-    return found, eqx.tree_at(
+    _, linear = jax.linearize(step, flat, moving)
+    # Under jit the linear map is traced once, however often it is applied.
+    linear = jax.jit(linear)
+    nowhere, nothing = jnp.zeros_like(flat), jax.tree.map(jnp.zeros_like, moving)
+    forcing, _ = linear(nowhere, dparams)
+    dflat = forcing
+    if not newton:
+        dflat = _solve_tangent(lambda v: v - linear(v, nothing)[0], forcing)
+    _, dauxiliary = linear(dflat, dparams)
+    tangent = eqx.tree_at(
         lambda f: (f.value, f.auxiliary),
-        nothing,
-        (dvalue, dauxiliary),
+        jax.tree.map(lambda _: None, found),
+        (unravel(dflat), dauxiliary),
         is_leaf=lambda leaf: leaf is None,
     )
+    return found, tangent
 
 
 def _solve_tangent(matvec: Callable, b: Float[Array, " k"]) -> Float[Array, " k"]:

@@ -101,6 +101,13 @@ def log_determinant(lower: Float[Array, "*batch n n"]) -> Float[Array, "*batch"]
     return 2 * jnp.sum(jnp.log(diagonal), axis=-1)
 
 
+def apply_blocks(
+    blocks: Float[Array, "C m n"], v: Float[Array, "n C"]
+) -> Float[Array, "m C"]:
+    """Each block times its column of `v`; a single block serves all columns."""
+    return jnp.einsum("cij,cj->ci", blocks, v.T).T
+
+
 def diagonal_matrices(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n n"]:
     """Matrices with `v` on their diagonals."""
     return jnp.vectorize(jnp.diag, signature="(n)->(n,n)")(v)

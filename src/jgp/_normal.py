@@ -160,7 +160,8 @@ def inverse_mills(
         those of ρ and q are relatively accurate too.
     """
     rho, q, _ = _ratios(z)
-    return rho, q
+    # The product that is q can round to one unit above its limit.
+    return rho, jnp.minimum(q, 1)
 
 
 def _ratios(z: Array) -> tuple[Array, Array, Array]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jgp._linalg import cholesky
+from jgp._linalg import apply_blocks, cholesky
 from jgp._results import RESULTS, unless
 from jgp.inference._approximation import Approximation
 from jgp.inference._data import bounded, positive_integer
@@ -119,15 +119,16 @@ def _importance(
     model, x, y = approximation.model, approximation.x, approximation.y
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     root, jitter, ok = cholesky(K)
-    first = site_posterior(K, prior_mean, approximation.sites)
-    sites = tempered(approximation.sites, first.weights, first.mean, temper)
+    weights = approximation.posterior.weights
+    mean = prior_mean + apply_blocks(K, weights)
+    sites = tempered(approximation.sites, weights, mean, temper)
     posterior = site_posterior(K, prior_mean, sites)
     log_normaliser = site_normaliser(prior_mean, sites, posterior)
     shape = prior_mean.shape
 
     def log_weight(deviation, from_prior):
         centre = jnp.where(from_prior, prior_mean, posterior.mean)
-        f = centre + jnp.einsum("cij,jc->ic", root, deviation)
+        f = centre + apply_blocks(root, deviation)
         log_likelihood = jnp.sum(jax.vmap(model.likelihood.log_prob)(f, y))
         log_sites = jnp.sum(sites.linear * f) - jnp.sum(f * sites.times(f)) / 2
         log_ratio = log_sites - log_normaliser  # log q/p

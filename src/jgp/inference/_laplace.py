@@ -19,7 +19,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from jgp._fixed_point import PATIENCE, FixedPoint, fixed_point
+from jgp._fixed_point import (
+    PATIENCE,
+    FixedPoint,
+    empty_like,
+    fixed_point,
+    scaled_change,
+)
+from jgp._linalg import apply_blocks
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_init, finish
@@ -120,6 +127,7 @@ class _Conditional(eqx.Module):
     posterior: SitePosterior
 
 
+@eqx.filter_jit
 def _update(f: Float[Array, "n C"], params: tuple) -> tuple[Array, _Conditional]:
     """The plain Newton step: undamped, with the true Hessian."""
     K, prior_mean, likelihood, y = params
@@ -132,7 +140,7 @@ class _Newton(eqx.Module):
     step: Int[Array, ""]
     f: Float[Array, "n C"]
     weights: Float[Array, "n C"]
-    objective: Float[Array, ""]
+    following: tuple[Float[Array, "n C"], Float[Array, "n C"]]
     conditional: _Conditional
     residual: Float[Array, ""]
     polished: Bool[Array, ""]
@@ -152,38 +160,38 @@ def _run(params: PyTree, controls: PyTree) -> FixedPoint:
         log_prob = jnp.sum(jax.vmap(likelihood.log_prob)(f, y))
         return log_prob - jnp.sum(a * (f - prior_mean)) / 2
 
-    def at(f, a):
-        _, conditional = _update(f, params)
-        slope = conditional.sites.linear - conditional.sites.times(f)
-        error = jnp.abs(slope - a) / (atol + rtol * jnp.abs(slope))
-        residual = jnp.max(error, initial=0.0)
-        residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
-        return conditional, residual
-
-    def advance(s: _Newton):
-        posterior = s.conditional.posterior
-        df, da = posterior.mean - s.f, posterior.weights - s.weights
-        slack = 10 * jnp.finfo(s.f.dtype).eps * jnp.abs(s.objective)
+    def search(f, a, posterior: SitePosterior):
+        """The longest of the steps 1, ½, ¼, … that does not lower the objective."""
+        df, da = posterior.mean - f, posterior.weights - a
+        start = objective(f, a)
+        slack = 10 * jnp.finfo(f.dtype).eps * jnp.abs(start)
 
         def worse(trial):
-            halvings, _, value = trial
-            return ~(value >= s.objective - slack) & (halvings < HALVINGS)
+            halvings, size = trial
+            value = objective(f + size * df, a + size * da)
+            return ~(value >= start - slack) & (halvings < HALVINGS)
 
-        def halve(trial):
-            halvings, size, _ = trial
-            size = size / 2
-            return halvings + 1, size, objective(s.f + size * df, s.weights + size * da)
+        full = (jnp.array(0, jnp.int32), jnp.ones((), f.dtype))
+        _, size = lax.while_loop(worse, lambda t: (t[0] + 1, t[1] / 2), full)
+        return f + size * df, a + size * da
 
-        one = jnp.ones((), s.f.dtype)
-        full = (jnp.array(0), one, objective(s.f + df, s.weights + da))
-        _, size, value = lax.while_loop(worse, halve, full)
-        f, a = s.f + size * df, s.weights + size * da
-        conditional, residual = at(f, a)
-        better, step = residual < s.best, s.step + 1
-        best = jnp.where(better, residual, s.best)
-        best_step = jnp.where(better, step, s.best_step)
+    def advance(s: _Newton):
+        (f, a), step = s.following, s.step + 1
+        _, conditional = _update(f, params)
+        slope = conditional.sites.linear - conditional.sites.times(f)
+        residual = scaled_change(slope.ravel(), a.ravel(), rtol, atol)
+        residual = jnp.where(jnp.isfinite(residual), residual, jnp.inf)
+        better = residual < s.best
         return _Newton(
-            step, f, a, value, conditional, residual, s.residual <= 1, best, best_step
+            step,
+            f,
+            a,
+            search(f, a, conditional.posterior),
+            conditional,
+            residual,
+            s.residual <= 1,
+            jnp.where(better, residual, s.best),
+            jnp.where(better, step, s.best_step),
         )
 
     def unfinished(s: _Newton):
@@ -192,11 +200,21 @@ def _run(params: PyTree, controls: PyTree) -> FixedPoint:
         improving = s.step - s.best_step < PATIENCE
         return ~s.polished & (s.step < max_steps) & improving
 
-    f = prior_mean + jnp.einsum("cij,jc->ic", K, weights)
-    conditional, residual = at(f, weights)
-    one = jnp.array(1, jnp.int32)
-    value, never = objective(f, weights), jnp.array(False)
-    first = _Newton(one, f, weights, value, conditional, residual, never, residual, one)
+    f = prior_mean + apply_blocks(K, weights)
+    zero = jnp.array(0, jnp.int32)
+    infinity = jnp.array(jnp.inf, f.dtype)
+    nothing = empty_like(lambda f: _update(f, params)[1], f)
+    first = _Newton(
+        zero,
+        f,
+        weights,
+        (f, weights),
+        nothing,
+        infinity,
+        jnp.array(False),
+        infinity,
+        zero,
+    )
     last = lax.while_loop(unfinished, advance, first)
     result = RESULTS.where(
         last.step < max_steps, RESULTS.stagnated, RESULTS.max_steps_reached
@@ -220,7 +238,7 @@ def _laplace(
     likelihood = model.likelihood
     start = jnp.zeros_like(prior_mean) if weights is None else weights
     params = (K, prior_mean, likelihood, y)
-    controls = (start, rtol, atol, max_steps)
+    controls = jax.tree.map(jnp.asarray, (start, rtol, atol, max_steps))
     found = fixed_point(_run, _update, params, controls, newton=True)
     f, conditional = found.value, found.auxiliary
     sites, posterior = conditional.sites, conditional.posterior

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
-from jgp._linalg import cholesky
+from jgp._linalg import apply_blocks, cholesky
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_init, finish
@@ -160,7 +160,7 @@ def _sample_posterior(
         start = jax.random.normal(start_key, shape, x.dtype)
 
     def log_likelihood(w):
-        f = prior_mean + jnp.einsum("cij,jc->ic", root, w)
+        f = prior_mean + apply_blocks(root, w)
         return jnp.sum(jax.vmap(model.likelihood.log_prob)(f, y))
 
     run = functools.partial(

@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
 from jgp._fixed_point import FixedPoint, fixed_point, iterate
-from jgp._linalg import diagonal_matrices
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_init, finish
@@ -42,7 +41,6 @@ from jgp.likelihoods._inner_ep import (
     ProbitSites,
     latent_contrasts,
     log_site_constants,
-    other_classes,
     sweep,
     with_auxiliary,
 )
@@ -130,44 +128,40 @@ def _nested_ep(
     window: int,
 ) -> Approximation:
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
-    update = functools.partial(_update, num_sweeps=inner_sweeps)
+    update = eqx.filter_jit(functools.partial(_update, num_sweeps=inner_sweeps))
 
     def run(params, controls) -> FixedPoint:
-        K, prior_mean, y = params
+        _, prior_mean, y = params
         init, rtol, atol, max_steps, damping = controls
-        if init is None:
-            start, spent = _from_prior(K, prior_mean, y, inner_sweeps), 1
-        else:
-            start, spent = probit_sites(init, y), 0
-        found = iterate(
+        return iterate(
             update,
-            start,
+            no_sites(y, prior_mean) if init is None else probit_sites(init, y),
             params,
-            rtol=jnp.asarray(rtol),
-            atol=jnp.asarray(atol),
-            max_steps=jnp.maximum(max_steps - spent, 1),
-            damping=jnp.asarray(damping),
+            rtol=rtol,
+            atol=atol,
+            max_steps=max_steps,
+            damping=damping,
             window=window,
             feasible=lambda sites: jnp.all(sites.alpha > 0),
         )
-        return eqx.tree_at(lambda f: f.num_steps, found, found.num_steps + spent)
 
     params = (K, prior_mean, y)
-    controls = (init, rtol, atol, max_steps, damping)
+    controls = jax.tree.map(jnp.asarray, (init, rtol, atol, max_steps, damping))
     found = fixed_point(run, update, params, controls)
-    sites, posterior = found.value, found.auxiliary
-    log_evidence = _log_evidence(K, prior_mean, sites, posterior, y)
+    swept = found.auxiliary
+    log_evidence = _log_evidence(K, prior_mean, found.value, swept)
     finite = jnp.isfinite(log_evidence)
     result = RESULTS.where(
         finite, found.result, worst(found.result, RESULTS.non_finite)
     )
+    posterior = swept.posterior
     return Approximation(
         model,
         x,
         y,
         GaussianPosterior(model.process, x, posterior.weights, posterior.factor),
         log_evidence,
-        rank_one_sites(sites, y, model.likelihood.num_latents),
+        swept.sites,
         result,
         found.num_steps,
         found.residual,
@@ -177,60 +171,55 @@ def _nested_ep(
     )
 
 
-def rank_one_sites(
-    sites: ProbitSites, y: Int[Array, " n"], num_classes: int
-) -> RankOneSites:
-    """The sites on f: a is α with 1 at the label, ν = (Σβ/s) a − β."""
+class _Swept(eqx.Module):
+    """What a sweep computes of the sites that it starts from.
 
-    def one(alpha, beta, label):
-        others = other_classes(label, num_classes)
-        a = jnp.ones(num_classes, alpha.dtype).at[others].set(alpha)
-        beta = jnp.zeros(num_classes, alpha.dtype).at[others].set(beta)
-        return a, jnp.sum(beta) / jnp.sum(a) * a - beta
+    Args:
+        sites: The sites on f, u integrated out.
+        posterior: The Gaussian posterior under them.
+        log_constants: Σ_k log c_ik of each point.
+    """
 
-    return RankOneSites(*jax.vmap(one)(sites.alpha, sites.beta, y))
-
-
-def probit_sites(sites: RankOneSites, y: Int[Array, " n"]) -> ProbitSites:
-    """The inverse of `rank_one_sites`: β_k = ν_y a_k − ν_k, as a_y = 1 and β_y = 0."""
-
-    def one(a, linear, label):
-        others = other_classes(label, a.shape[0])
-        return ProbitSites(a[others], linear[label] * a[others] - linear[others])
-
-    return jax.vmap(one)(sites.precision, sites.linear, y)
-
-
-def _pass(mean, covariance, y, sites: ProbitSites, num_sweeps: int) -> ProbitSites:
-    """The inner EP of every point, from the latent moments under all sites."""
-
-    def one(m, S, label, site):
-        contrasts = with_auxiliary(latent_contrasts(m, S, label), site)
-        return sweep(contrasts, site, num_sweeps)[1]
-
-    return jax.vmap(one)(mean, covariance, y, sites)
+    sites: RankOneSites
+    posterior: SitePosterior
+    log_constants: Float[Array, " n"]
 
 
 def _update(
     sites: ProbitSites, params: tuple, *, num_sweeps: int
-) -> tuple[ProbitSites, SitePosterior]:
+) -> tuple[ProbitSites, _Swept]:
     """One sweep: the posterior under the sites, then the inner EP of every point."""
     K, prior_mean, y = params
-    posterior = site_posterior(
-        K, prior_mean, rank_one_sites(sites, y, prior_mean.shape[1])
+    on_f = rank_one_sites(sites)
+    posterior = site_posterior(K, prior_mean, on_f)
+
+    def one(m, S, label, site):
+        contrasts = with_auxiliary(latent_contrasts(m, S, label), site)
+        log_constants = log_site_constants(contrasts, site, label)
+        return sweep(contrasts, site, label, num_sweeps)[1], log_constants
+
+    new, log_constants = jax.vmap(one)(posterior.mean, posterior.covariance, y, sites)
+    return new, _Swept(on_f, posterior, log_constants)
+
+
+def rank_one_sites(sites: ProbitSites) -> RankOneSites:
+    """The sites on f: a = α, ν = (Σβ/s) α − β."""
+    s = jnp.sum(sites.alpha, axis=1, keepdims=True)
+    common = jnp.sum(sites.beta, axis=1, keepdims=True) / s
+    return RankOneSites(sites.alpha, common * sites.alpha - sites.beta)
+
+
+def probit_sites(sites: RankOneSites, y: Int[Array, " n"]) -> ProbitSites:
+    """The inverse of `rank_one_sites`: β_k = ν_y α_k − ν_k, as α_y = 1 and β_y = 0."""
+    at_label = jnp.take_along_axis(sites.linear, y[:, None], axis=1)
+    return ProbitSites(sites.precision, at_label * sites.precision - sites.linear)
+
+
+def no_sites(y: Int[Array, " n"], like: Float[Array, "n C"]) -> ProbitSites:
+    """Empty sites, (1, 0) at the label."""
+    return ProbitSites(
+        jax.nn.one_hot(y, like.shape[1], dtype=like.dtype), jnp.zeros_like(like)
     )
-    new = _pass(posterior.mean, posterior.covariance, y, sites, num_sweeps)
-    return new, posterior
-
-
-def _from_prior(K, prior_mean, y, num_sweeps: int) -> ProbitSites:
-    """The first sweep: without sites the posterior is the prior, free of charge."""
-    num_data, num_classes = prior_mean.shape
-    variance = jnp.diagonal(K, axis1=1, axis2=2).T
-    variance = jnp.broadcast_to(variance, prior_mean.shape)
-    covariance = diagonal_matrices(variance)
-    zero = jnp.zeros((num_data, num_classes - 1), K.dtype)
-    return _pass(prior_mean, covariance, y, ProbitSites(zero, zero), num_sweeps)
 
 
 @eqx.filter_custom_jvp
@@ -238,21 +227,13 @@ def _log_evidence(
     K: Float[Array, "C n n"],
     prior_mean: Float[Array, "n C"],
     sites: ProbitSites,
-    posterior: SitePosterior,
-    y: Int[Array, " n"],
+    swept: _Swept,
 ) -> Float[Array, ""]:
     """Log Z; integrating uᵢ out leaves ½(Σβ)²/s − ½log s beside the sites on f."""
-    s = 1 + jnp.sum(sites.alpha, axis=1)
+    s = jnp.sum(sites.alpha, axis=1)
     auxiliary = jnp.sum(sites.beta, axis=1) ** 2 / s - jnp.log(s)
-    on_f = rank_one_sites(sites, y, prior_mean.shape[1])
-
-    def constants(m, S, label, site):
-        contrasts = with_auxiliary(latent_contrasts(m, S, label), site)
-        return log_site_constants(contrasts, site)
-
-    logs = jax.vmap(constants)(posterior.mean, posterior.covariance, y, sites)
-    normaliser = site_normaliser(prior_mean, on_f, posterior)
-    return normaliser + jnp.sum(auxiliary) / 2 + jnp.sum(logs)
+    normaliser = site_normaliser(prior_mean, swept.sites, swept.posterior)
+    return normaliser + jnp.sum(auxiliary) / 2 + jnp.sum(swept.log_constants)
 
 
 @_log_evidence.def_jvp
@@ -262,7 +243,7 @@ def _log_evidence_jvp(primals, tangents):
     The sites and the factor in the rule carry their implicit derivative, so that the
     rule can be differentiated again; a first derivative does not look at it.
     """
-    posterior = primals[3]
+    posterior = primals[3].posterior
     dK, dprior_mean = tangents[:2]
     tangent = jnp.zeros((), posterior.mean.dtype)
     if dK is not None:

@@ -22,7 +22,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jgp._linalg import diagonal_matrices, inverse, inverse_root
+from jgp._linalg import apply_blocks, diagonal_matrices, inverse, inverse_root
 from jgp.inference._posterior import AbstractFactor
 
 # A smaller a is a site that says nothing; the square root of the floor is far from
@@ -103,7 +103,7 @@ class SiteFactor(AbstractFactor):
 
     def times(self, v: Float[Array, "n C"]) -> Float[Array, "n C"]:
         """(K + T⁻)⁻ v."""
-        Ev = jnp.einsum("cij,jc->ic", self.blocks, v)
+        Ev = apply_blocks(self.blocks, v)
         if self.coupling is None:
             return Ev
         common = self.coupling.T @ (self.coupling @ jnp.sum(Ev, axis=1))
@@ -187,8 +187,8 @@ def site_posterior(
     factor = SiteFactor(E, U)
 
     linear = sites.linear - sites.times(prior_mean)
-    weights = linear - factor.times(jnp.einsum("cij,jc->ic", K, linear))
-    mean = prior_mean + jnp.einsum("cij,jc->ic", K, weights)
+    weights = linear - factor.times(apply_blocks(K, linear))
+    mean = prior_mean + apply_blocks(K, weights)
 
     variance = jnp.diagonal(K, axis1=1, axis2=2) - jnp.sum(K * EK, axis=1)
     covariance = diagonal_matrices(variance.T)
@@ -225,6 +225,6 @@ def whitened_deviation(
     (I + KT)⁻¹(K + KTK)(I + TK)⁻¹ = Σ, and K½ can be taken out on the left:
     w = (I − K½ᵀMK½)(z + K½ᵀBξ). No inverse of K, which repeated inputs make singular.
     """
-    v = z + jnp.einsum("cji,jc->ic", root, sites.root_times(xi))
-    Mv = factor.times(jnp.einsum("cij,jc->ic", root, v))
-    return v - jnp.einsum("cji,jc->ic", root, Mv)
+    v = z + apply_blocks(root.mT, sites.root_times(xi))
+    Mv = factor.times(apply_blocks(root, v))
+    return v - apply_blocks(root.mT, Mv)

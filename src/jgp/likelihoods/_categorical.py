@@ -13,12 +13,12 @@ from jgp._cubature import gauss_hermite
 from jgp._normal import inverse_mills, log_ndtr
 from jgp.likelihoods._base import AbstractLikelihood, check_method
 from jgp.likelihoods._class_probabilities import (
+    other_classes,
     probit_by_inner_ep,
     probit_by_monte_carlo,
     probit_by_orthant,
     softmax_by_cubature,
 )
-from jgp.likelihoods._inner_ep import other_classes
 from jgp.likelihoods._predictive import Categorical
 
 # The integrand of the probit likelihood about its mode, scaled by its curvature, is

@@ -2,17 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jgp._cubature import gauss_hermite_product, normal_lattice
 from jgp._normal import ndtr
 from jgp._orthant import orthant_probability
-from jgp.likelihoods._inner_ep import (
-    Contrasts,
-    latent_contrasts,
-    log_normaliser,
-    other_classes,
-)
+from jgp.likelihoods._inner_ep import Contrasts, latent_contrasts, log_normaliser
 
 NODES_A_SIDE = 20
 LATTICE_POINTS = 4093
@@ -25,8 +20,7 @@ def probit_by_inner_ep(
     """E[p(y = j | f)] by the normaliser of inner EP for each class, renormalised."""
 
     def one(m, S, label):
-        h = latent_contrasts(m, S, label)
-        return log_normaliser(Contrasts(h.mean, h.covariance + 1))
+        return log_normaliser(latent_contrasts(m, S, label), label)
 
     return jax.nn.softmax(_over_classes(one, mean, covariance), axis=1)
 
@@ -43,7 +37,7 @@ def probit_by_orthant(
     """
 
     def one(m, S, label):
-        h = latent_contrasts(m, S, label)
+        h = _against_others(m, S, label)
         unit = jnp.eye(h.mean.shape[0], dtype=m.dtype)
         return orthant_probability(h.mean, h.covariance + 1 + unit, key=key)
 
@@ -70,7 +64,7 @@ def probit_by_monte_carlo(
     u = jax.random.normal(auxiliary_key, (num_draws, 1), mean.dtype)
 
     def one(m, S, label):
-        h = latent_contrasts(m, S, label)
+        h = _against_others(m, S, label)
         f = m[None] + e @ covariance_root(S).T
         others = other_classes(label, num_classes)
         controls = ndtr(u + f[:, label][:, None] - f[:, others])
@@ -107,12 +101,27 @@ def softmax_by_cubature(
 
     def one(m, S):
         # h_k = f_C − f_k for the last class C, so that f − f_C = (−h, 0).
-        h = latent_contrasts(m, S, jnp.array(num_contrasts, jnp.int32))
+        h = _against_others(m, S, jnp.array(num_contrasts, jnp.int32))
         points = h.mean[None] + nodes @ covariance_root(h.covariance).T
         logits = jnp.pad(-points, ((0, 0), (0, 1)))
         return weights @ jax.nn.softmax(logits, axis=1)
 
     return jax.vmap(one)(mean, covariance)
+
+
+def other_classes(label: Int[Array, ""], num_classes: int) -> Int[Array, " C-1"]:
+    """The classes other than `label`, ascending."""
+    others = jnp.arange(num_classes - 1, dtype=label.dtype)
+    return others + (others >= label).astype(label.dtype)
+
+
+def _against_others(
+    mean: Float[Array, " C"], covariance: Float[Array, "C C"], label: Int[Array, ""]
+) -> Contrasts:
+    """The C − 1 contrasts of the label against the other classes."""
+    others = other_classes(label, mean.shape[0])
+    h = latent_contrasts(mean, covariance, label)
+    return Contrasts(h.mean[others], h.covariance[others[:, None], others[None, :]])
 
 
 def covariance_root(S: Float[Array, "d d"]) -> Float[Array, "d d"]:

@@ -1,0 +1,1 @@
+"""Comparisons of inference methods, and of speed; never imported by jgp."""
