@@ -6,18 +6,21 @@ python -m benchmarks.compare --data iris --methods nested_ep,laplace,mcmc
 import argparse
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+from jaxtyping import PRNGKeyArray
 from tqdm import tqdm
 
 from benchmarks import data, measure, picture, report
 from benchmarks.measure import Measured
-from benchmarks.methods import METHODS
+from benchmarks.methods import METHODS, Method
 from benchmarks.timing import machine
 
-CHAINS = ("mcmc", "metropolis")
+# `jgp.sample_posterior` by the name of its method here.
+SAMPLERS = {"mcmc": "elliptical_slice", "metropolis": "metropolis"}
 NOTES = (
     "Corrected: the evidence by importance sampling from the approximation, ± standard "
     "error. ‖m − m_MCMC‖: distance of the posterior means at the training points from "
@@ -30,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write the tables, the numbers and the picture."""
     options = _parse(arguments)
     jax.config.update("jax_enable_x64", True)
+    if options.small:
+        _compile_quickly()
     chosen = [name for name in METHODS if name in options.methods]
     dataset = data.load(
         options.data,
@@ -39,20 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         small=options.small,
     )
     budget = measure.SMALL if options.small else measure.FULL
-    stages = len(chosen) * (1 + 2 * ("mcmc" in options.methods))
-    stages += len(chosen) * ("metropolis" in options.methods) + 1
+    # The quick version leaves out chains from the prior, which take long to compile.
+    samplers = [] if options.small else [n for n in SAMPLERS if n in options.methods]
+    with_reference = "mcmc" in options.methods
+    stages = len(chosen) * (1 + with_reference + len(samplers)) + 1
     panels: list[picture.Panel] = []
     rows: list[Measured] = []
     with tqdm(total=stages, desc=options.data, leave=False, delay=2.0) as bar:
         for number, name in enumerate(chosen):
             key = jax.random.fold_in(jax.random.key(options.seed), number)
-            panel, measured = _one(name, options.methods, dataset, budget, key, bar)
+            panel, measured = _one(
+                METHODS[name], with_reference, samplers, dataset, budget, key, bar
+            )
             panels.append(panel)
             rows.extend(measured)
         bar.set_postfix_str("picture")
         options.output.mkdir(parents=True, exist_ok=True)
         stem = options.output / f"compare_{options.data}"
-        picture.draw(dataset, panels, stem.with_suffix(".png"))
+        picture.draw(dataset, panels, stem.with_suffix(".png"), chain=not options.small)
         bar.update()
     title = (
         f"{options.data}: {len(dataset.y)} training and {len(dataset.y_new)} test "
@@ -74,25 +83,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stem.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
 
 
-def _one(name, wanted, dataset, budget, key, bar):
+def _compile_quickly() -> None:
+    """Trade the speed of compiled code for that of compiling; before any array."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_optimization_level=0"
+
+
+def _one(
+    method: Method,
+    with_reference: bool,
+    samplers: Sequence[str],
+    dataset: data.Dataset,
+    budget: measure.Budget,
+    key: PRNGKeyArray,
+    bar: tqdm,
+) -> tuple[picture.Panel, list[Measured]]:
     """An approximation with the chains that belong to it."""
-    method = METHODS[name]
     evidence_key, reference_key, chain_key = jax.random.split(key, 3)
     bar.set_postfix_str(method.label)
     first, found = measure.approximation(method, dataset, evidence_key, budget)
     bar.update()
     measured, reference = [first], None
-    if "mcmc" in wanted:
+    if with_reference:
         bar.set_postfix_str(f"MCMC about {method.label}")
         reference = measure.reference(method, found, dataset, reference_key, budget)
         bar.update()
         measured.append(reference)
         measure.compare(first, reference)
-    samplers = {"mcmc": "elliptical_slice", "metropolis": "metropolis"}
-    for wish in [wish for wish in samplers if wish in wanted]:
-        bar.set_postfix_str(samplers[wish])
+    for name in samplers:
+        bar.set_postfix_str(SAMPLERS[name])
         chain = measure.sampler(
-            samplers[wish], method, found, dataset, chain_key, budget
+            SAMPLERS[name], method, found, dataset, chain_key, budget
         )
         bar.update()
         measured.append(chain)
@@ -121,7 +142,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=data.DEFAULT_DIRECTORY)
     parser.add_argument("--output", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
-    unknown = set(options.methods) - {*METHODS, *CHAINS}
+    unknown = set(options.methods) - {*METHODS, *SAMPLERS}
     if unknown:
         parser.error(f"--methods: unknown {', '.join(sorted(unknown))}")
     if not set(options.methods) & set(METHODS):

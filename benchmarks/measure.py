@@ -19,7 +19,6 @@ from jgp import likelihoods
 from jgp.inference import DrawsPosterior
 from jgp.sampling import effective_sample_size, mcse_mean, rhat
 
-
 # Chains with a larger R-hat in any latent disagree. The largest of nC estimates is
 # above the 1.01 asked of one.
 MAX_RHAT = 1.1

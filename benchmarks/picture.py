@@ -45,8 +45,11 @@ class Panel(NamedTuple):
     reference: Measured | None
 
 
-def draw(data: Dataset, panels: list[Panel], path: Path) -> None:
-    """Draw the picture of a comparison and write it."""
+def draw(data: Dataset, panels: list[Panel], path: Path, *, chain: bool = True) -> None:
+    """Draw the picture of a comparison and write it.
+
+    `chain` adds the class regions by MCMC to those of iris.
+    """
     with rc_context(STYLE):
         width = 3.4 * (len(panels) + 1)
         figure = Figure(figsize=(width, 7.0), dpi=160, layout="constrained")
@@ -64,7 +67,7 @@ def draw(data: Dataset, panels: list[Panel], path: Path) -> None:
                 for panel in panels
             ]
             method, found, reference = panels[0]
-            if reference is not None:
+            if chain and reference is not None:
                 title = f"MCMC ({method.link})"
                 maps.append(regions.Map(title, method, found.model, chain=True))
             regions.draw(top, data, maps)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jgp import kernels, means
+from jgp import kernels, likelihoods, means
 
 
 class Case(NamedTuple):
@@ -38,6 +38,14 @@ MEANS = {
     "Constant": Case(means.Constant(-0.4), 2),
     "Linear": Case(means.Linear(np.array([0.5, -2.0, 1.0]), 0.3), 3),
     "Zero": Case(means.Zero(), 2),
+}
+
+# The dimension of a likelihood's case is its number of latents.
+LIKELIHOODS = {
+    "Gaussian": Case(likelihoods.Gaussian(0.3), 1),
+    "Gaussian of two outputs": Case(likelihoods.Gaussian(0.3), 2),
+    "MultinomialProbit": Case(likelihoods.MultinomialProbit(3), 3),
+    "Softmax": Case(likelihoods.Softmax(3), 3),
 }
 
 

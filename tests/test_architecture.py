@@ -12,7 +12,7 @@ import equinox as eqx
 import pytest
 
 import jgp
-from jgp import kernels, means
+from jgp import kernels, likelihoods, means
 from tests import cases
 
 SOURCE = Path(jgp.__file__).parent
@@ -122,7 +122,7 @@ def test_the_fields_of_a_class_stand_in_one_class():
 
 
 def public_concrete(package, base: type) -> set[type]:
-    found = [getattr(package, name) for name in package.__all__]
+    found = [value for name, value in vars(package).items() if not name.startswith("_")]
     kinds = [cls for cls in found if inspect.isclass(cls) and issubclass(cls, base)]
     return {cls for cls in kinds if not is_abstract(cls)}
 
@@ -131,9 +131,10 @@ def public_concrete(package, base: type) -> set[type]:
     ("package", "base", "registry"),
     [
         (kernels, kernels.AbstractKernel, cases.KERNELS),
+        (likelihoods, likelihoods.AbstractLikelihood, cases.LIKELIHOODS),
         (means, eqx.Module, cases.MEANS),
     ],
-    ids=["kernels", "means"],
+    ids=["kernels", "likelihoods", "means"],
 )
 def test_every_concrete_class_is_registered(package, base, registry):
     registered = {type(case.instance) for case in registry.values()}

@@ -20,8 +20,7 @@ from jgp._cubature import lattice
 from jgp._linalg import cholesky
 from jgp._normal import inverse_mills, ndtr, normal_density
 
-# Points by dimension, for errors of class probabilities below 1e-6 up to d = 8 and of
-# about 1e-5 beyond.
+# Points by dimension, for errors of class probabilities below 1e-6 up to d = 7.
 NUM_POINTS = {3: 127, 4: 251, 5: 1021, 6: 4093, 7: 8191}
 NUM_POINTS_BEYOND = 16381
 # Points taken together: bounds the memory of a large batch, and fits the cache.
@@ -46,8 +45,10 @@ def orthant_probability(
             Without it the result is deterministic.
 
     Returns:
-        A probability in [0, 1]: to rounding for d <= 2. Differentiable; derivatives
-        are those of the quadrature.
+        A probability in [0, 1]. For class probabilities (unit noise on every
+        coordinate) the largest absolute errors measured with the default points are
+        rounding for d <= 2, 5e-7 for d = 3 to 7, 6e-6 for d = 8 and 9e-5 for d = 9.
+        Differentiable; derivatives are those of the quadrature.
     """
     dimension = mean.shape[0]
     if dimension == 1:
@@ -106,6 +107,8 @@ def _separated(
     The last two factors are one bivariate probability, whose correlation is the same
     at every point: so k = d − 2.
     """
+    # Without the barrier XLA folds what follows into constants, slowly.
+    points = lax.optimization_barrier(points)
     # x − sin(2πx)/2π has the derivative 1 − cos(2πx), which vanishes with its first
     # derivative at the faces of the cube.
     weights = jnp.prod(1 - jnp.cos(2 * math.pi * points), axis=1)
@@ -118,21 +121,35 @@ def _separated(
     last = jnp.hypot(lower[-1, -2], lower[-1, -1])
     rho = jnp.full(CHUNK, lower[-1, -2] / last)
 
+    outer = len(mean) - 2
+    columns = jnp.pad(lower.T[: outer - 1], ((1, 0), (0, 0)))
+    scales = jnp.diagonal(lower)[:outer]
+
+    def condition(state, inputs):
+        limits, product, y = state
+        index, column, scale, uniform = inputs
+        # The previous y enters only here, one trip late: a value carried round the
+        # loop is computed once, not in each fusion that uses it.
+        limits = limits + column[:, None] * y[None]
+        probability = ndtr(limits[index] / scale)
+        y = -_quantile(uniform * probability)
+        return (limits, product * probability, y), None
+
     @jax.checkpoint
     def add(total, chunk):
-        x, product = chunk
-        limits = [jnp.full(CHUNK, m) for m in mean]
-        for i in range(len(mean) - 2):
-            probability = ndtr(limits[i] / lower[i, i])
-            product = product * probability
-            # The barrier keeps XLA from recomputing each y in all later fusions.
-            y = lax.optimization_barrier(-_quantile(x[:, i] * probability))
-            for j in range(i + 1, len(mean)):
-                limits[j] = limits[j] + lower[j, i] * y
-        pair = bivariate_normal_cdf(limits[-2] / lower[-2, -2], limits[-1] / last, rho)
+        x, weight = chunk
+        limits = jnp.broadcast_to(mean[:, None], (len(mean), CHUNK))
+        state = limits, weight, jnp.zeros_like(weight)
+        inputs = jnp.arange(outer), columns, scales, x
+        (limits, product, y), _ = lax.scan(condition, state, inputs)
+        first = limits[-2] + lower[-2, outer - 1] * y
+        second = limits[-1] + lower[-1, outer - 1] * y
+        pair = bivariate_normal_cdf(first / lower[-2, -2], second / last, rho)
         return total + jnp.sum(product * pair), None
 
-    chunks = (points.reshape(-1, CHUNK, points.shape[1]), weights.reshape(-1, CHUNK))
+    # Coordinates before points, so that each is contiguous.
+    points = points.reshape(-1, CHUNK, points.shape[1]).mT
+    chunks = (points, weights.reshape(-1, CHUNK))
     return lax.scan(add, jnp.zeros((), mean.dtype), chunks)[0]
 
 

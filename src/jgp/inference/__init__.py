@@ -11,3 +11,5 @@ from jgp.inference._nested_ep import nested_ep as nested_ep
 from jgp.inference._posterior import GaussianPosterior as GaussianPosterior
 from jgp.inference._sites import DiagonalSites as DiagonalSites
 from jgp.inference._sites import RankOneSites as RankOneSites
+from jgp.inference._sites import site_posterior as site_posterior
+from jgp.inference._sites import whitened_deviation as whitened_deviation

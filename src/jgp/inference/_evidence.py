@@ -144,7 +144,7 @@ def _importance(
         xi = jax.random.normal(xi_key, shape, x.dtype)
         w = whitened_deviation(root, sites, posterior.factor, z, xi)
         # A fixed share of the pairs is the prior's: a stratified mixture.
-        from_prior = index < defensive * num_pairs
+        from_prior = index.astype(x.dtype) < defensive * num_pairs
         w = jnp.where(from_prior, z, w)
         return jnp.stack([log_weight(w, from_prior), log_weight(-w, from_prior)])
 

@@ -125,9 +125,10 @@ class MultinomialProbit(AbstractLikelihood):
         `method` is one of
             "inner_ep"     the normaliser of inner EP for each class, renormalised
                            (error at most 2e-4 for C = 3, 8e-4 for C = 10);
-            "orthant"      the (C−1)-dimensional normal orthant probability, exact to
-                           1e-6 (bivariate normal for C = 3, else a fixed lattice
-                           that `key` shifts at random);
+            "orthant"      the (C−1)-dimensional normal orthant probability: to
+                           rounding for C <= 3 (bivariate normal), beyond on a fixed
+                           lattice that `key` shifts at random, to 1e-6 for C <= 8
+                           and 1e-4 for C = 10;
             "monte_carlo"  draws with control variates; needs `key`.
         """
         method = check_method(method, ("inner_ep", "orthant", "monte_carlo"))

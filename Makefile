@@ -1,0 +1,39 @@
+# Everything on a machine that has python >= 3.11, pip and make.
+#   make test      lint, type-check, tests in float64 and a subset in float32
+#   make compare   nested EP, Laplace and MCMC on Iris: a table and a picture
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DATA ?= iris
+ARGS ?=
+
+.PHONY: test lint types compare speed clean
+
+test: lint types $(VENV)/test.stamp
+	$(BIN)/pytest -n auto
+	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m float32
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/test.stamp
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+compare: $(VENV)/benchmarks.stamp
+	$(BIN)/python -m benchmarks.compare --data $(DATA) $(ARGS)
+
+speed: $(VENV)/benchmarks.stamp
+	$(BIN)/python -m benchmarks.speed
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/%.stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[$*]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) results
