@@ -61,7 +61,8 @@ def test_gradient_vanishes_and_no_neighbour_is_better():
             moved = [leaf + step * (i == j) for j, leaf in enumerate(leaves)]
             model = jgp.from_real(jax.tree.unflatten(structure, moved))
             assert float(jgp.exact(model, x, y).log_evidence) < best
-    assert fitted.history.gradient_norm[-1] <= 1e-7 * max(1, abs(best))
+    # 1e-7 by the gradient; by the predicted gain of 2e-14, a little more.
+    assert fitted.history.gradient_norm[-1] <= 1e-6
 
 
 def test_frozen_leaves_stay_bit_for_bit():
