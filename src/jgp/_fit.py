@@ -300,6 +300,6 @@ def _lbfgs_memory(raw: Array) -> Any:
 
 
 @jax.jit
-def _lbfgs_direction(gradient: Array, memory: Any, raw: Array) -> tuple[Array, Any]:
+def _lbfgs_direction(gradient: Array, memory: Any, raw: Array) -> Any:
     with jax.numpy_dtype_promotion("standard"):
         return _LBFGS.update(gradient, memory, raw)

@@ -310,7 +310,7 @@ def _solve_dense(matvec: Callable, b: Float[Array, " k"]) -> Float[Array, " k"]:
 
 
 def _solve_gmres(matvec: Callable, b: Float[Array, " k"]) -> Float[Array, " k"]:
-    tolerance = 10 * jnp.finfo(b.dtype).eps ** 0.75
+    tolerance = 10 * float(jnp.finfo(b.dtype).eps) ** 0.75
     dz, _ = jax.scipy.sparse.linalg.gmres(
         matvec, b, tol=tolerance, atol=0.0, restart=50, maxiter=10
     )

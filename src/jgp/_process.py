@@ -146,7 +146,9 @@ def independent(
         raise ValueError(
             f"mean: got {len(means)} mean functions, wanted 1 or {num_latents}."
         )
-    return IndependentProcess(tuple(kernels), means, num_latents)
+    return IndependentProcess(
+        kernels=tuple(kernels), mean_functions=means, num_latents=num_latents
+    )
 
 
 def _over(modules: tuple, function: Callable) -> Array:

@@ -5,7 +5,7 @@ import functools
 import equinox as eqx
 
 
-class RESULTS(eqx.Enumeration):  # pyright: ignore[reportGeneralTypeIssues]
+class RESULTS(eqx.Enumeration):
     """The status that every iterative result of jgp carries as `result`.
 
     The members are in order of severity: when several meet, the later one is

@@ -9,6 +9,7 @@ neither p(f) nor the inverse of K, often singular, appears.
 """
 
 import math
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ from jgp._linalg import apply_blocks, cholesky
 from jgp._results import RESULTS, unless
 from jgp.inference._approximation import Approximation
 from jgp.inference._data import bounded, positive_integer
+from jgp.inference._posterior import GaussianPosterior
 from jgp.inference._sites import (
     AbstractSites,
     site_normaliser,
@@ -88,9 +90,9 @@ def evidence(
         raise ValueError(f"method: got {method!r}, wanted 'importance'.")
     num_draws = int(positive_integer("num", num))
     dtype = approximation.x.dtype
-    temper = bounded("temper", temper, 1e-3, 1.0, dtype)
-    defensive = bounded("defensive", defensive, 0.0, 0.999, dtype)
-    return _importance(approximation, key, temper, defensive, num=num_draws)
+    scale = bounded("temper", temper, 1e-3, 1.0, dtype)
+    share = bounded("defensive", defensive, 0.0, 0.999, dtype)
+    return _importance(approximation, key, scale, share, num=num_draws)
 
 
 def tempered(
@@ -119,9 +121,10 @@ def _importance(
     model, x, y = approximation.model, approximation.x, approximation.y
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     root, jitter, ok = cholesky(K)
-    weights = approximation.posterior.weights
+    weights = cast(GaussianPosterior, approximation.posterior).weights
     mean = prior_mean + apply_blocks(K, weights)
-    sites = tempered(approximation.sites, weights, mean, temper)
+    proposal = cast(AbstractSites, approximation.sites)
+    sites = tempered(proposal, weights, mean, temper)
     posterior = site_posterior(K, prior_mean, sites)
     log_normaliser = site_normaliser(prior_mean, sites, posterior)
     shape = prior_mean.shape

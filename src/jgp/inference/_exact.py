@@ -5,7 +5,7 @@ With r = y − m₀ and S = K + σ²I, w = S⁻¹r:
     log p(y) = −½rᵀw − ½log|S| − ½n log 2π,   d log p = ½tr((wwᵀ − S⁻¹)dS) − wᵀdr.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -104,7 +104,7 @@ def exact(
 
 @eqx.filter_jit
 def _exact(model: Model, x: Array, y: Array) -> Approximation:
-    noise_variance = model.likelihood.noise_variance
+    noise_variance = cast(Gaussian, model.likelihood).noise_variance
     targets = y.reshape(x.shape[0], -1)
     r = targets - model.process.mean(x)
     S = model.process.covariance(x)

@@ -11,7 +11,7 @@ which depends on hyperparameters through f̂ too: its derivative is implicit.
 """
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -80,10 +80,15 @@ def laplace(
     """
     model, inputs, targets = prepare(model, x, y)
     check_init(init, "laplace", inputs)
-    rtol, atol = tolerances(rtol, atol, inputs.dtype)
-    max_steps = positive_integer("max_steps", max_steps)
-    weights = None if init is None else init.posterior.weights
-    approximation = _laplace(model, inputs, targets, weights, rtol, atol, max_steps)
+    start = None if init is None else cast(GaussianPosterior, init.posterior).weights
+    approximation = _laplace(
+        model,
+        inputs,
+        targets,
+        start,
+        *tolerances(rtol, atol, inputs.dtype),
+        positive_integer("max_steps", max_steps),
+    )
     return finish(approximation, throw)
 
 
@@ -116,7 +121,7 @@ def laplace_sites(
 def _(likelihood: Softmax, f: Float[Array, "n C"], y: Int[Array, " n"]) -> RankOneSites:
     probs = jax.nn.softmax(f, axis=1)
     centred = f - jnp.sum(probs * f, axis=1, keepdims=True)
-    observed = jax.nn.one_hot(y, likelihood.num_latents, dtype=f.dtype)
+    observed = jax.nn.one_hot(y, f.shape[1], dtype=f.dtype)
     return RankOneSites(probs, probs * centred + observed - probs)
 
 
@@ -230,9 +235,9 @@ def _laplace(
     x: Array,
     y: Array,
     weights: Float[Array, "n C"] | None,
-    rtol: Array,
-    atol: Array,
-    max_steps: Array,
+    rtol: Any,
+    atol: Any,
+    max_steps: Any,
 ) -> Approximation:
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     likelihood = model.likelihood

@@ -5,7 +5,7 @@ density nor an inverse of K is needed.
 """
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -115,11 +115,16 @@ def sample_posterior(
     if sampler == "metropolis" and proposal is None:
         probit = isinstance(model.likelihood, MultinomialProbit)
         proposal = (nested_ep if probit else laplace)(model, inputs, targets)
-    if sampler == "metropolis" and proposal.sites is None:
-        raise ValueError(
-            f"proposal: got {proposal.method}, wanted an Approximation with sites."
-        )
-    start = None if init is None else init.posterior.whitened[:, -1]
+    sites = None
+    if sampler == "metropolis" and proposal is not None:
+        sites = proposal.sites
+        if sites is None:
+            raise ValueError(
+                f"proposal: got {proposal.method}, wanted an Approximation with sites."
+            )
+    start = None
+    if init is not None:
+        start = cast(DrawsPosterior, init.posterior).whitened[:, -1]
     if start is not None and start.shape[0] != num_chains:
         raise ValueError(
             f"init: got {start.shape[0]} chains, wanted num_chains = {num_chains}."
@@ -130,7 +135,7 @@ def sample_posterior(
         targets,
         key,
         start,
-        proposal.sites if sampler == "metropolis" and proposal else None,
+        sites,
         jnp.asarray(RHAT_TOLERANCE if rtol is None else rtol, inputs.dtype),
         **counts,
     )

@@ -17,7 +17,7 @@ in m₀ (§3.4 there; Rasmussen & Williams 2006, §5.5.2).
 """
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -97,14 +97,12 @@ def nested_ep(
             "MultinomialProbit for nested_ep."
         )
     check_init(init, "nested_ep", inputs)
-    rtol, atol = tolerances(rtol, atol, inputs.dtype)
     approximation = _nested_ep(
         model,
         inputs,
         labels,
-        None if init is None else init.sites,
-        rtol,
-        atol,
+        None if init is None else cast(RankOneSites, init.sites),
+        *tolerances(rtol, atol, inputs.dtype),
         positive_integer("max_steps", max_steps),
         bounded("damping", damping, 1e-3, 1.0, inputs.dtype),
         inner_sweeps=int(positive_integer("inner_sweeps", inner_sweeps)),
@@ -119,10 +117,10 @@ def _nested_ep(
     x: Array,
     y: Array,
     init: RankOneSites | None,
-    rtol: Array,
-    atol: Array,
-    max_steps: Array,
-    damping: Array,
+    rtol: Any,
+    atol: Any,
+    max_steps: Any,
+    damping: Any,
     *,
     inner_sweeps: int,
     window: int,

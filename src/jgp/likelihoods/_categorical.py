@@ -34,7 +34,7 @@ class Softmax(AbstractLikelihood):
         num_classes: C, at least 2.
     """
 
-    num_latents: int = eqx.field(static=True)
+    num_latents: int | None = eqx.field(static=True)
 
     def __init__(self, num_classes: int):
         self.num_latents = check_num_classes(num_classes)
@@ -78,7 +78,7 @@ class MultinomialProbit(AbstractLikelihood):
         num_classes: C, at least 2.
     """
 
-    num_latents: int = eqx.field(static=True)
+    num_latents: int | None = eqx.field(static=True)
 
     def __init__(self, num_classes: int):
         self.num_latents = check_num_classes(num_classes)
@@ -89,7 +89,7 @@ class MultinomialProbit(AbstractLikelihood):
         The log integrand ψ(u) = −½u² + Σ log Φ(u + d_k) is concave and its derivative
         convex, so Newton from 0 climbs to the mode without overshooting.
         """
-        d = f[y] - f[other_classes(y, self.num_latents)]
+        d = f[y] - f[other_classes(y, f.shape[0])]
         frozen = lax.stop_gradient(d)
 
         def newton(u, _):
@@ -107,7 +107,7 @@ class MultinomialProbit(AbstractLikelihood):
 
     def observe(self, f: Float[Array, "n C"]) -> Categorical:
         """p(y = c | f) for every class."""
-        labels = jnp.arange(self.num_latents, dtype=jnp.int32)
+        labels = jnp.arange(f.shape[1], dtype=jnp.int32)
         over_labels = jax.vmap(self.log_prob, in_axes=(None, 0))
         log_probs = jax.vmap(over_labels, in_axes=(0, None))(f, labels)
         return Categorical(jax.nn.softmax(log_probs, axis=1))

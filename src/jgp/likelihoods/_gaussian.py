@@ -24,7 +24,7 @@ class Gaussian(AbstractLikelihood):
     noise_variance: Float[Array, ""] = eqx.field(
         default=1.0, converter=as_float, metadata=NON_NEGATIVE
     )
-    num_latents: None = eqx.field(default=None, init=False, static=True)
+    num_latents: int | None = eqx.field(default=None, init=False, static=True)
 
     def __check_init__(self):
         if self.noise_variance.ndim != 0:
