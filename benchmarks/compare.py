@@ -24,8 +24,9 @@ SAMPLERS = {"mcmc": "elliptical_slice", "metropolis": "metropolis"}
 NOTES = (
     "Corrected: the evidence by importance sampling from the approximation, ± standard "
     "error. ‖m − m_MCMC‖: distance of the posterior means at the training points from "
-    "those of MCMC about the approximation, less Monte Carlo error. Later calls: "
-    "inference at the fitted lengthscales; for chains, one of two equal runs.",
+    "those of MCMC about the approximation, less the noise, its Monte Carlo error; "
+    "blank for chains that disagree. Later calls: inference at the fitted "
+    "lengthscales; for chains, one of two equal runs.",
 )
 
 

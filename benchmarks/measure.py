@@ -59,6 +59,7 @@ class Row:
     importance_ess: float | None = None
     pareto_k: float | None = None
     mean_distance: float | None = None
+    mean_distance_noise: float | None = None
     reference_trace: float | None = None
     fit_seconds: float | None = None
     num_steps: int | None = None
@@ -97,6 +98,8 @@ def approximation(
     fit = functools.partial(jgp.fit, start, data.x, data.y, infer=method.infer)
     fitted, fit_seconds = timed(lambda: fit(throw=False, progress=False))
     model, found = fitted.model, fitted.approximation
+    # The one of the fit started from its last step, this one from nothing.
+    num_steps = method.infer(model, data.x, data.y).num_steps
     later = median_seconds(lambda: method.infer(model, data.x, data.y), budget.repeats)
     after = peak_memory()
     corrected = jgp.evidence(found, key=key, temper=method.temper)
@@ -119,7 +122,7 @@ def approximation(
         importance_ess=float(corrected.ess),
         pareto_k=float(corrected.pareto_k),
         fit_seconds=fit_seconds,
-        num_steps=int(found.num_steps),
+        num_steps=int(num_steps),
     )
     return Measured(row, found.posterior, moments, model), found
 
@@ -182,9 +185,10 @@ def compare(measured: Measured, to: Measured) -> None:
     measured.row.reference_trace = to.row.trace
     if measured.row.rhat is not None and measured.row.rhat > MAX_RHAT:
         return
-    difference = jnp.sum((measured.moments.mean - to.moments.mean) ** 2)
+    squared = jnp.sum((measured.moments.mean - to.moments.mean) ** 2)
     noise = measured.moments.squared_error + to.moments.squared_error
-    measured.row.mean_distance = float(np.sqrt(max(float(difference) - noise, 0.0)))
+    measured.row.mean_distance = float(np.sqrt(max(float(squared) - noise, 0.0)))
+    measured.row.mean_distance_noise = float(np.sqrt(noise))
 
 
 def class_probabilities(

@@ -58,6 +58,12 @@ def _corrected(row: Row) -> str:
     return f"{row.corrected_log_evidence:.3f} ± {row.corrected_standard_error:.3f}"
 
 
+def _distance(row: Row) -> str:
+    if row.mean_distance is None:
+        return ""
+    return f"{row.mean_distance:.2f} ({row.mean_distance_noise:.2f})"
+
+
 def _trace(row: Row) -> str:
     if row.reference_trace is None:
         return f"{row.trace:.1f}"
@@ -72,7 +78,7 @@ SAYS: tuple[Column, ...] = (
     ("corrected", _corrected),
     ("test errors", lambda row: str(row.test_errors)),
     ("test log prob.", lambda row: _number(row.test_log_probability, ".4f")),
-    ("‖m − m_MCMC‖", lambda row: _number(row.mean_distance, ".2f")),
+    ("‖m − m_MCMC‖ (noise)", _distance),
     ("trace Σ (MCMC)", _trace),
 )
 COSTS: tuple[Column, ...] = (

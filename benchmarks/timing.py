@@ -46,6 +46,8 @@ def machine() -> dict[str, Any]:
         "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,
         "float": "float64" if jax.config.read("jax_enable_x64") else "float32",
+        # Threads of LAPACK that wait by spinning cost most where cores are shared.
+        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", "default"),
         "load": round(os.getloadavg()[0], 2),
     }
 

@@ -2,6 +2,7 @@ import functools
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -136,9 +137,25 @@ def test_interruption_returns_the_best_so_far(monkeypatch):
         return at(self, raw)
 
     monkeypatch.setattr(search, "at", interrupted)
-    fitted = jgp.fit(model, x, y, throw=False, **QUIET)
+    fitted = jgp.fit(model, x, y, **QUIET)
     assert bool(fitted.result == RESULTS.max_steps_reached)
     assert fitted.num_steps >= 1
+
+
+def test_a_gradient_that_is_not_finite_is_no_success():
+    class Cusp(eqx.Module):
+        power: jax.Array
+
+        def __call__(self, x):
+            return jnp.sqrt(self.power - 1) * x[0]  # infinite slope at 1
+
+    _, x, y = regression()
+    process = jgp.GaussianProcess(kernels.Matern32(0.5), Cusp(jnp.ones(())))
+    model = jgp.Model(process, likelihoods.Gaussian(0.1))
+    fitted = jgp.fit(model, x, y, throw=False, **QUIET)
+    assert bool(fitted.result == RESULTS.non_finite)
+    with pytest.raises(jgp.InferenceError, match="infinite or NaN"):
+        jgp.fit(model, x, y, **QUIET)
 
 
 @pytest.mark.float32

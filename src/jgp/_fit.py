@@ -22,7 +22,7 @@ from jgp._model import Model, trainable
 from jgp._parameters import from_real, is_concrete, table, to_real
 from jgp._results import RESULTS, InferenceError
 from jgp.inference import Approximation, exact, laplace, nested_ep
-from jgp.inference._data import prepare
+from jgp.inference._data import bounded, positive_integer, prepare
 from jgp.likelihoods import Gaussian, MultinomialProbit
 
 MEMORY = 10
@@ -102,12 +102,14 @@ def fit(
             "fit: got traced arguments, wanted concrete ones. fit is a loop on the "
             "host and cannot run inside jit, vmap or grad; loop over it instead."
         )
+    positive_integer("max_steps", max_steps)
     model, inputs, targets = prepare(model, x, y)
     infer = _default(model) if infer is None else infer
     mask = trainable(model)
     _check_trainable(model, mask)
     if tolerance is None:
         tolerance = 1e-7 if jnp.finfo(inputs.dtype).bits == 64 else 1e-4
+    bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
     search = _Search(model, mask, inputs, targets, infer)
     bar = tqdm(total=max_steps, desc="fit", delay=2.0, disable=not progress)
     with bar:
@@ -143,7 +145,9 @@ class _Point(eqx.Module):
     def usable(self) -> bool:
         """Whether inference succeeded, with a finite value and gradient."""
         succeeded = bool(self.approximation.result == RESULTS.successful)
-        return succeeded and bool(np.isfinite(self.value + self.gradient.sum()))
+        return succeeded and bool(
+            np.isfinite(self.value) and np.isfinite(self.gradient).all()
+        )
 
 
 class _Search:
@@ -161,18 +165,22 @@ class _Search:
             self.verb, self.options = infer.func, dict(infer.keywords)
         else:
             self.verb, self.options = infer, {}
+        start = self.options.pop("init", None)
         self.options = {**self.options, "throw": False}
         free, self.fixed = eqx.partition(model, mask)
         leaves, self.structure = jax.tree.flatten(to_real(free))
         self.like = [np.asarray(leaf) for leaf in leaves]
         self.x, self.y = x, y
-        self.warm = self.verb(model, x, y, **self.options)
+        self.warm = self.verb(model, x, y, init=start, **self.options)
         if self.warm.log_evidence is None:
             raise ValueError(
                 f"infer: got {self.warm.method}, which has no evidence to maximise."
             )
         self.num_evaluations = 0
-        self.accepted: list[_Point] = []
+        self.interrupted = False
+        self.best: _Point
+        self.values: list[float] = []
+        self.gradient_norms: list[float] = []
 
     def at(self, raw: np.ndarray) -> _Point:
         """The objective at `raw`, its sites warm-started from the last success."""
@@ -192,9 +200,11 @@ class _Search:
     def minimise(self, max_steps: int, tolerance: float, bar: tqdm) -> RESULTS:
         """L-BFGS until the gradient is small; the best point is the last accepted."""
         point = self.at(_flat(self.like))
-        self.accepted.append(point)
+        self.record(point)
         if not point.usable:
-            return point.approximation.result
+            started = point.approximation.result
+            failed = bool(started != RESULTS.successful)
+            return started if failed else RESULTS.non_finite
         memory = _lbfgs_memory(jnp.asarray(point.raw))
         fresh, eps = True, float(np.finfo(point.raw.dtype).eps)
         try:
@@ -202,7 +212,7 @@ class _Search:
                 scale = max(1.0, abs(point.value))
                 if np.max(np.abs(point.gradient)) <= tolerance * scale:
                     return RESULTS.successful
-                if len(self.accepted) > max_steps:
+                if len(self.values) > max_steps:
                     return RESULTS.max_steps_reached
                 direction, memory = _lbfgs_direction(point.gradient, memory, point.raw)
                 direction = np.asarray(direction)
@@ -215,7 +225,7 @@ class _Search:
                 restart = new is None or _curvature(point, new) <= 0
                 point = point if new is None else new
                 if new is not None:
-                    self.accepted.append(new)
+                    self.record(new)
                     bar.update()
                     message = f"log evidence {-new.value:.4f}"
                     bar.set_postfix_str(message, refresh=False)
@@ -223,7 +233,14 @@ class _Search:
                     memory = _lbfgs_memory(jnp.asarray(point.raw))
                 fresh = restart
         except KeyboardInterrupt:
+            self.interrupted = True
             return RESULTS.max_steps_reached
+
+    def record(self, point: _Point) -> None:
+        """Keep the point; of those before it, only their values."""
+        self.best = point
+        self.values.append(-point.value)
+        self.gradient_norms.append(float(np.max(np.abs(point.gradient))))
 
     def line_search(self, point: _Point, direction: np.ndarray) -> _Point | None:
         """A point with sufficient decrease (Nocedal & Wright 2006, eq. 3.4)."""
@@ -247,24 +264,22 @@ class _Search:
 
     def finish(self, result: RESULTS, throw: bool) -> Fit:
         """The record as a `Fit`."""
-        best = self.accepted[-1]
-        norms = [np.max(np.abs(p.gradient)) for p in self.accepted]
-        history = History(
-            np.asarray([-p.value for p in self.accepted]), np.asarray(norms)
-        )
-        if throw and not bool(result == RESULTS.successful):
+        best, num_steps = self.best, len(self.values) - 1
+        history = History(np.asarray(self.values), np.asarray(self.gradient_norms))
+        failed = not bool(result == RESULTS.successful)
+        if throw and failed and not self.interrupted:
             raise InferenceError(
                 f"fit by {best.approximation.method}: {RESULTS[result]} "
-                f"Steps: {len(self.accepted) - 1}, log evidence: {-best.value:.6g}, "
-                f"largest gradient entry: {norms[-1]:.3g}. Pass throw=False to look at "
-                "the best point found."
+                f"Steps: {num_steps}, log evidence: {-best.value:.6g}, "
+                f"largest gradient entry: {self.gradient_norms[-1]:.3g}. Pass "
+                "throw=False to look at the best point found."
             )
         return Fit(
             best.approximation.model,
             best.approximation,
             history,
             result,
-            len(self.accepted) - 1,
+            num_steps,
             self.num_evaluations,
         )
 

@@ -59,8 +59,9 @@ def scaled_change(
     new: Float[Array, " k"], old: Float[Array, " k"], rtol: Array, atol: Array
 ) -> Float[Array, ""]:
     """Max |new − old| / (atol + rtol |new|), the residual of every iteration."""
-    change = jnp.abs(new - old) / (atol + rtol * jnp.abs(new))
-    return jnp.max(change, initial=0.0)
+    change = jnp.abs(new - old)
+    scaled = jnp.where(change == 0, 0, change / (atol + rtol * jnp.abs(new)))
+    return jnp.max(scaled, initial=0.0)
 
 
 def empty_like(function: Callable[[Any], PyTree], argument: Any) -> PyTree:
@@ -211,7 +212,7 @@ def _status(last: _State, max_steps: Array, damping: Array) -> RESULTS:
         last.step < max_steps, RESULTS.stagnated, RESULTS.max_steps_reached
     )
     result = RESULTS.where(last.damping < damping, RESULTS.oscillating, result)
-    diverged = (last.residual > last.first) & (last.step > 1)
+    diverged = last.residual > GROWTH * last.first
     result = RESULTS.where(diverged, RESULTS.diverged, result)
     result = RESULTS.where(jnp.isinf(last.residual), RESULTS.non_finite, result)
     return RESULTS.where(last.residual <= 1, RESULTS.successful, result)

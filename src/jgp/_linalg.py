@@ -79,6 +79,17 @@ def _cholesky_jvp(primals, tangents):
     return (lower, jitter), (lower @ phi, jnp.zeros_like(jitter))
 
 
+def semidefinite_root(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """R with RRᵀ = S, eigenvalues below zero put to zero.
+
+    For drawing from covariances that are differences of nearly equal matrices: their
+    rounding errors are relative to the terms, and no jitter relative to S covers them.
+    Not meant to be differentiated.
+    """
+    eigenvalues, vectors = jnp.linalg.eigh(S)
+    return vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0))[None]
+
+
 def solve_lower(
     lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
 ) -> Float[Array, "*batch n m"]:

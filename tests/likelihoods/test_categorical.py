@@ -101,11 +101,10 @@ def test_two_classes_have_closed_forms():
     # f₁ − f₂ plus the difference of two unit noises; a logistic function.
     with mp.workdps(30):
         wanted = [float(mp.log(mp.ncdf(g / mp.sqrt(2)))) for g in gap]
-    tolerance = 1e-11 if DOUBLE else 1e-5
-    np.testing.assert_allclose(probit[:, 0], wanted, rtol=tolerance, atol=1e-7)
-    np.testing.assert_allclose(
-        softmax[:, 0], -np.logaddexp(0, -gap), rtol=tolerance, atol=1e-7
-    )
+    rtol, atol = (1e-11, 1e-11) if DOUBLE else (1e-5, 1e-6)
+    np.testing.assert_allclose(probit[:, 0], wanted, rtol=rtol, atol=atol)
+    logistic = -np.logaddexp(0, -gap)
+    np.testing.assert_allclose(softmax[:, 0], logistic, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -284,12 +283,7 @@ def test_softmax_of_two_and_three_classes_equals_dense_quadrature():
     "num_classes",
     [
         2,
-        pytest.param(
-            3,
-            marks=pytest.mark.xfail(
-                strict=True, reason="20 Gauss-Hermite nodes do not resolve a step"
-            ),
-        ),
+        3,
         5,
     ],
 )
@@ -357,7 +351,6 @@ def test_methods_are_checked():
         (1, r"y: got shape \(\), wanted \(n,\)"),
         (["a", "b"], "y: got dtype <U1, wanted integers"),
         ([0, None], "y: got dtype object, wanted integers"),
-        ([0j, 1j], "y: got .*, wanted integers"),
     ],
 )
 def test_wrong_labels(kind, y, message):
@@ -528,6 +521,8 @@ def test_normaliser_far_from_the_label_is_finite_with_its_derivatives():
     # The label must beat the runner-up at least, and both others together.
     gap = mean[:, 0] - mean[:, 1]
     runner_up = log_ndtr(gap / np.sqrt(2 + 2 * covariance[:, 0, 0]))
-    assert np.all(np.isfinite(value)) and np.all(value < runner_up)
-    assert np.all(np.isfinite(slope)) and np.all(slope[:, 0] > 0)
+    assert np.all(np.isfinite(value))
+    assert np.all(value < runner_up)
+    assert np.all(np.isfinite(slope))
+    assert np.all(slope[:, 0] > 0)
     np.testing.assert_allclose(slope.sum(axis=1), 0, atol=1e-6)

@@ -3,13 +3,14 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from jgp._model import Model
-from jgp._parameters import is_concrete, table
+from jgp._parameters import cast, is_concrete, table
 from jgp._results import RESULTS, InferenceError
+from jgp.inference._data import check_targets
 from jgp.inference._posterior import AbstractPosterior
 from jgp.inference._sites import AbstractSites
 from jgp.likelihoods import Categorical, Normal
@@ -89,9 +90,7 @@ class Approximation(eqx.Module):
             method: As for `predict`.
         """
         predicted = self.predict(x_new, key=key, method=method)
-        if is_concrete(y_new):
-            num_latents = self.model.process.num_latents
-            y_new = jnp.asarray(self.model.likelihood.targets(y_new, num_latents))
+        y_new = check_targets(self.model, y_new, "y_new")
         num_new = _length(predicted)
         if y_new.shape[:1] != (num_new,):
             raise ValueError(
@@ -109,18 +108,37 @@ def _length(predicted: Categorical | Normal) -> int:
     return predicted.mean.shape[0]
 
 
-def check_init(init: Approximation | None, method: str, like: Array) -> None:
-    """`ValueError` unless `init` comes from the same method and shapes."""
-    if init is None:
-        return
-    if not isinstance(init, Approximation) or init.method != method:
-        got = getattr(init, "method", type(init).__name__)
-        raise ValueError(f"init: got {got}, wanted an Approximation by {method}.")
-    if init.x.shape != like.shape:
+def check_approximation(
+    approximation: Approximation | None,
+    name: str,
+    method: str | None,
+    model: Model,
+    x: Float[Array, "n d"],
+) -> Approximation | None:
+    """An approximation that may serve as a start, in the dtype of the data.
+
+    Raises:
+        ValueError: unless it is one by `method` (any where None), for inputs of the
+            same shape and as many latents.
+    """
+    if approximation is None:
+        return None
+    by = "" if method is None else f" by {method}"
+    got = getattr(approximation, "method", type(approximation).__name__)
+    if not isinstance(approximation, Approximation) or method not in (None, got):
+        raise ValueError(f"{name}: got {got}, wanted an Approximation{by}.")
+    if approximation.x.shape != x.shape:
         raise ValueError(
-            f"init: got an Approximation on x of shape {init.x.shape}, wanted "
-            f"{like.shape}."
+            f"{name}: got an Approximation on x of shape {approximation.x.shape}, "
+            f"wanted {x.shape}."
         )
+    found = approximation.model.process.num_latents
+    if found != model.process.num_latents:
+        raise ValueError(
+            f"{name}: got an Approximation of {found} latents, wanted "
+            f"{model.process.num_latents}."
+        )
+    return cast(approximation, x.dtype)
 
 
 def finish(approximation: Approximation, throw: bool) -> Approximation:
@@ -129,7 +147,8 @@ def finish(approximation: Approximation, throw: bool) -> Approximation:
     Nothing is raised while the status is traced: the code is in `result`.
     """
     code = approximation.result
-    if not throw or not is_concrete(approximation.residual):
+    told = (code, approximation.num_steps, approximation.residual, approximation.jitter)
+    if not throw or not all(map(is_concrete, jax.tree.leaves(told))):
         return approximation
     failed = np.asarray(code != RESULTS.successful)
     if failed.ndim or not failed:
@@ -137,6 +156,7 @@ def finish(approximation: Approximation, throw: bool) -> Approximation:
     parameters = ", ".join(
         f"{path.removeprefix('.')} = {np.array2string(np.asarray(leaf), precision=4)}"
         for path, leaf, _ in table(approximation.model)
+        if is_concrete(leaf)
     )
     n = approximation.x.shape[0]
     raise InferenceError(

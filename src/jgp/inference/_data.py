@@ -70,9 +70,7 @@ def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
     check_parameters(model)
     inputs = as_inputs(x)
     model.process.check_dimension(inputs.shape[1])
-    targets = y
-    if is_concrete(y):
-        targets = model.likelihood.targets(y, model.process.num_latents)
+    targets = check_targets(model, y, "y")
     if np.shape(targets)[:1] != inputs.shape[:1]:
         raise ValueError(
             f"y: got shape {np.shape(targets)} beside x of shape {inputs.shape}, "
@@ -83,10 +81,25 @@ def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
             f"x: got no data (shape {inputs.shape}), wanted at least one point for "
             f"{type(model.likelihood).__name__}."
         )
-    targets = jnp.asarray(targets)
     if isinstance(model.likelihood, Gaussian):
         targets = targets.astype(inputs.dtype)
     return cast(model, inputs.dtype), inputs, targets
+
+
+def check_targets(model: Model, y: Any, name: str) -> Array:
+    """Targets as an array of the shape and kind that the likelihood wants.
+
+    Raises:
+        ValueError: naming the argument; for the values only where they are concrete.
+    """
+    num_latents = model.process.num_latents
+    try:
+        model.likelihood.check_shape(np.shape(y), num_latents)
+        if is_concrete(y):
+            y = model.likelihood.targets(y, num_latents)
+    except ValueError as error:
+        raise ValueError(str(error).replace("y:", f"{name}:", 1)) from None
+    return jnp.asarray(y)
 
 
 def tolerances(rtol, atol, dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -107,10 +120,10 @@ def bounded(name: str, value: Any, low: float, high: float, dtype: Any) -> Any:
     return _scalar(value, dtype)
 
 
-def positive_integer(name: str, value: Any) -> np.ndarray:
-    """An option as an int32 array; `ValueError` unless an integer >= 1."""
-    if not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}: got {value!r}, wanted an integer >= 1.")
+def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
+    """An option as an int32 array; `ValueError` unless an integer >= `least`."""
+    if not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name}: got {value!r}, wanted an integer >= {least}.")
     return np.asarray(value, np.int32)
 
 

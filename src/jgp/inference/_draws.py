@@ -7,11 +7,12 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._cubature import normal_lattice
-from jgp._linalg import cholesky, solve_lower
+from jgp._linalg import semidefinite_root, solve_lower
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
 from jgp.inference._posterior import AbstractPosterior, Joint, Marginals
 from jgp.likelihoods import AbstractLikelihood, Categorical, Normal
+from jgp.likelihoods._base import check_method
 
 # New points at which all draws are held at once.
 CHUNK_SIZE = 16
@@ -80,10 +81,11 @@ class DrawsPosterior(AbstractPosterior):
         a random one where a key is given.
         """
         points = check_inputs(x_new, self.x)
+        check_method(method, ("draws",))
         if likelihood.num_latents is None:
             _, _, covariance = moments = self.marginals(points)
             mean = moments.mean.reshape(covariance.shape[:2])
-            return likelihood.predict(mean, covariance, method=method, key=key)
+            return likelihood.predict(mean, covariance)
         return Categorical(_class_probabilities(self, likelihood, points, key))
 
 
@@ -134,7 +136,7 @@ def _sample(posterior: DrawsPosterior, x_new: Array, key: PRNGKeyArray, num: int
     A, means = _conditional(posterior, x_new)
     chosen = jax.random.randint(choice_key, (num,), 0, means.shape[0])
     within = posterior.process.covariance(x_new) - A.mT @ A
-    lower = cholesky(within).lower
+    lower = jax.vmap(semidefinite_root)(within)
     normals = jax.random.normal(normal_key, (num, *means.shape[1:]), means.dtype)
     return means[chosen] + jnp.einsum("cml,slc->smc", lower, normals)
 

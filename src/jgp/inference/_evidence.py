@@ -128,6 +128,9 @@ def _importance(
     posterior = site_posterior(K, prior_mean, sites)
     log_normaliser = site_normaliser(prior_mean, sites, posterior)
     shape = prior_mean.shape
+    num_pairs = (num + 1) // 2
+    # The share that the prior has of a whole number of pairs.
+    share = jnp.ceil(defensive * num_pairs) / num_pairs
 
     def log_weight(deviation, from_prior):
         centre = jnp.where(from_prior, prior_mean, posterior.mean)
@@ -136,7 +139,7 @@ def _importance(
         log_sites = jnp.sum(sites.linear * f) - jnp.sum(f * sites.times(f)) / 2
         log_ratio = log_sites - log_normaliser  # log q/p
         return log_likelihood - jnp.logaddexp(
-            jnp.log1p(-defensive) + log_ratio, jnp.log(defensive)
+            jnp.log1p(-share) + log_ratio, jnp.log(share)
         )
 
     def log_weight_pair(index):
@@ -147,11 +150,10 @@ def _importance(
         xi = jax.random.normal(xi_key, shape, x.dtype)
         w = whitened_deviation(root, sites, posterior.factor, z, xi)
         # A fixed share of the pairs is the prior's: a stratified mixture.
-        from_prior = index.astype(x.dtype) < defensive * num_pairs
+        from_prior = index.astype(x.dtype) < share * num_pairs - 0.5
         w = jnp.where(from_prior, z, w)
         return jnp.stack([log_weight(w, from_prior), log_weight(-w, from_prior)])
 
-    num_pairs = (num + 1) // 2
     chunk = max(1, CHUNK_SIZE // max(1, math.prod(shape)))
     pairs = jnp.arange(num_pairs)
     log_weights = lax.map(log_weight_pair, pairs, batch_size=min(chunk, num_pairs))

@@ -20,7 +20,7 @@ from jgp._linalg import (
 )
 from jgp._model import Model
 from jgp._results import RESULTS, unless, worst
-from jgp.inference._approximation import Approximation, check_init, finish
+from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import prepare
 from jgp.inference._posterior import AbstractFactor, GaussianPosterior
 from jgp.inference._sites import DiagonalSites
@@ -98,14 +98,14 @@ def exact(
             f"likelihood: got {type(model.likelihood).__name__}, wanted Gaussian for "
             "exact."
         )
-    check_init(init, "exact", inputs)
+    check_approximation(init, "init", "exact", model, inputs)
     return finish(_exact(model, inputs, targets), throw)
 
 
 @eqx.filter_jit
 def _exact(model: Model, x: Array, y: Array) -> Approximation:
     noise_variance = cast(Gaussian, model.likelihood).noise_variance
-    targets = y.reshape(x.shape[0], -1)
+    targets = y if y.ndim == 2 else y[:, None]
     r = targets - model.process.mean(x)
     S = model.process.covariance(x)
     S = S + noise_variance * jnp.eye(x.shape[0], dtype=x.dtype)[None]
@@ -113,9 +113,12 @@ def _exact(model: Model, x: Array, y: Array) -> Approximation:
     factor = CholeskyFactor(lower)
     weights = factor.times(r)
     log_evidence = _log_evidence(S, r, factor)
+    # A failed factor makes all else NaN: what is not finite is told of S and r alone.
+    finite = jnp.all(jnp.isfinite(S)) & jnp.all(jnp.isfinite(r))
     result = unless(jnp.all(ok), RESULTS.not_positive_definite)
-    result = worst(result, unless(jnp.isfinite(log_evidence), RESULTS.non_finite))
-    result = RESULTS.where(jnp.all(ok), result, RESULTS.not_positive_definite)
+    result = worst(result, unless(finite, RESULTS.non_finite))
+    fine = (result != RESULTS.successful) | jnp.isfinite(log_evidence)
+    result = RESULTS.where(fine, result, RESULTS.non_finite)
     precision = jnp.full_like(targets, 1 / noise_variance)
     linear = jnp.where(targets == 0, 0, targets / noise_variance)
     return Approximation(

@@ -29,7 +29,7 @@ from jgp._fixed_point import (
 from jgp._linalg import apply_blocks
 from jgp._model import Model
 from jgp._results import RESULTS, worst
-from jgp.inference._approximation import Approximation, check_init, finish
+from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import positive_integer, prepare, tolerances
 from jgp.inference._posterior import GaussianPosterior
 from jgp.inference._sites import (
@@ -42,6 +42,7 @@ from jgp.inference._sites import (
 from jgp.likelihoods import AbstractLikelihood, Softmax
 
 HALVINGS = 30
+ARMIJO = 1e-4
 
 
 def laplace(
@@ -79,7 +80,7 @@ def laplace(
         InferenceError: if `throw` and Newton's method did not converge.
     """
     model, inputs, targets = prepare(model, x, y)
-    check_init(init, "laplace", inputs)
+    init = check_approximation(init, "init", "laplace", model, inputs)
     start = None if init is None else cast(GaussianPosterior, init.posterior).weights
     approximation = _laplace(
         model,
@@ -165,16 +166,21 @@ def _run(params: PyTree, controls: PyTree) -> FixedPoint:
         log_prob = jnp.sum(jax.vmap(likelihood.log_prob)(f, y))
         return log_prob - jnp.sum(a * (f - prior_mean)) / 2
 
-    def search(f, a, posterior: SitePosterior):
-        """The longest of the steps 1, ½, ¼, … that does not lower the objective."""
+    def search(f, a, slope, posterior: SitePosterior):
+        """The longest of the steps 1, ½, ¼, … that raises the objective enough.
+
+        Merely not to fall is too little: full steps can cycle at one level for ever.
+        """
         df, da = posterior.mean - f, posterior.weights - a
+        expected = ARMIJO * jnp.sum((slope - a) * df)
         start = objective(f, a)
         slack = 10 * jnp.finfo(f.dtype).eps * jnp.abs(start)
 
         def worse(trial):
             halvings, size = trial
             value = objective(f + size * df, a + size * da)
-            return ~(value >= start - slack) & (halvings < HALVINGS)
+            enough = value >= start + size * expected - slack
+            return ~enough & (halvings < HALVINGS)
 
         full = (jnp.array(0, jnp.int32), jnp.ones((), f.dtype))
         _, size = lax.while_loop(worse, lambda t: (t[0] + 1, t[1] / 2), full)
@@ -191,7 +197,7 @@ def _run(params: PyTree, controls: PyTree) -> FixedPoint:
             step,
             f,
             a,
-            search(f, a, conditional.posterior),
+            search(f, a, slope, conditional.posterior),
             conditional,
             residual,
             s.residual <= 1,
@@ -256,6 +262,11 @@ def _laplace(
     finite = jnp.isfinite(log_evidence)
     result = RESULTS.where(
         finite, found.result, worst(found.result, RESULTS.non_finite)
+    )
+    # The algebra takes W to be positive: a likelihood that is not log-concave there.
+    concave = jnp.all(sites.precision >= 0)
+    result = RESULTS.where(
+        concave, result, worst(result, RESULTS.not_positive_definite)
     )
     return Approximation(
         model,

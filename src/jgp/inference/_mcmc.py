@@ -15,8 +15,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from jgp._linalg import apply_blocks, cholesky
 from jgp._model import Model
 from jgp._results import RESULTS, worst
-from jgp.inference._approximation import Approximation, check_init, finish
-from jgp.inference._data import positive_integer, prepare
+from jgp.inference._approximation import Approximation, check_approximation, finish
+from jgp.inference._data import bounded, positive_integer, prepare
 from jgp.inference._draws import DrawsPosterior
 from jgp.inference._laplace import laplace
 from jgp.inference._nested_ep import nested_ep
@@ -94,8 +94,9 @@ def sample_posterior(
         InferenceError: if `throw` and the chains disagree, or K has no factor.
     """
     del atol
+    tolerance = RHAT_TOLERANCE if rtol is None else rtol
     model, inputs, targets = prepare(model, x, y)
-    check_init(init, "sample_posterior", inputs)
+    init = check_approximation(init, "init", "sample_posterior", model, inputs)
     if sampler not in SAMPLERS:
         raise ValueError(
             f"sampler: got {sampler!r}, wanted one of {', '.join(SAMPLERS)}."
@@ -114,7 +115,13 @@ def sample_posterior(
         )
     if sampler == "metropolis" and proposal is None:
         probit = isinstance(model.likelihood, MultinomialProbit)
-        proposal = (nested_ep if probit else laplace)(model, inputs, targets)
+        verb = nested_ep if probit else laplace
+        proposal = verb(model, inputs, targets, throw=throw)
+    if sampler == "elliptical_slice" and proposal is not None:
+        raise ValueError(
+            "proposal: got an approximation, wanted None for elliptical_slice."
+        )
+    proposal = check_approximation(proposal, "proposal", None, model, inputs)
     sites = None
     if sampler == "metropolis" and proposal is not None:
         sites = proposal.sites
@@ -136,7 +143,7 @@ def sample_posterior(
         key,
         start,
         sites,
-        jnp.asarray(RHAT_TOLERANCE if rtol is None else rtol, inputs.dtype),
+        bounded("rtol", tolerance, 1e-6, 1e6, inputs.dtype),
         **counts,
     )
     return finish(approximation, throw)
@@ -202,7 +209,7 @@ def _sample_posterior(
         None,
         None,
         result,
-        jnp.array(num_warmup + max_steps, jnp.int32),
+        jnp.array(num_warmup + max_steps // thinning * thinning, jnp.int32),
         residual,
         jnp.max(jitter),
         diagnostics,

@@ -27,7 +27,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from jgp._fixed_point import FixedPoint, fixed_point, iterate
 from jgp._model import Model
 from jgp._results import RESULTS, worst
-from jgp.inference._approximation import Approximation, check_init, finish
+from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import bounded, positive_integer, prepare, tolerances
 from jgp.inference._posterior import GaussianPosterior
 from jgp.inference._sites import (
@@ -96,7 +96,7 @@ def nested_ep(
             f"likelihood: got {type(model.likelihood).__name__}, wanted "
             "MultinomialProbit for nested_ep."
         )
-    check_init(init, "nested_ep", inputs)
+    init = check_approximation(init, "init", "nested_ep", model, inputs)
     approximation = _nested_ep(
         model,
         inputs,
@@ -106,7 +106,7 @@ def nested_ep(
         positive_integer("max_steps", max_steps),
         bounded("damping", damping, 1e-3, 1.0, inputs.dtype),
         inner_sweeps=int(positive_integer("inner_sweeps", inner_sweeps)),
-        window=window,
+        window=int(positive_integer("window", window, least=0)),
     )
     return finish(approximation, throw)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from jgp._linalg import cholesky
+from jgp._linalg import semidefinite_root
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
 from jgp.likelihoods import AbstractLikelihood, Categorical, Normal
@@ -191,16 +191,18 @@ def _joint(posterior: GaussianPosterior, x_new: Float[Array, "m d"]):
     mean = process.mean(x_new) + jnp.einsum("cim,ic->mc", k, posterior.weights)
     identity = jnp.eye(num_latents, dtype=k.dtype)
     covariance = jnp.einsum("cml,cd->mcld", prior, identity)
-    return mean, covariance - posterior.factor.joint_reduction(k)
+    covariance = covariance - posterior.factor.joint_reduction(k)
+    matrix = _with_valid_variance(covariance.reshape(mean.size, mean.size))
+    return mean, matrix.reshape(covariance.shape)
 
 
 @eqx.filter_jit
 def _sample(posterior: GaussianPosterior, x_new: Array, key: PRNGKeyArray, num: int):
     mean, covariance = _joint(posterior, x_new)
     size = mean.size
-    lower = cholesky(covariance.reshape(size, size)).lower
+    root = semidefinite_root(covariance.reshape(size, size))
     normals = jax.random.normal(key, (num, size), mean.dtype)
-    return mean[None] + (normals @ lower.T).reshape(num, *mean.shape)
+    return mean[None] + (normals @ root.T).reshape(num, *mean.shape)
 
 
 @eqx.filter_jit

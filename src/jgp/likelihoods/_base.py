@@ -46,6 +46,10 @@ class AbstractLikelihood(eqx.Module):
         """
 
     @abc.abstractmethod
+    def check_shape(self, shape: tuple[int, ...], num_latents: int) -> None:
+        """Raise a `ValueError` for targets of the wrong shape."""
+
+    @abc.abstractmethod
     def targets(self, y: Any, num_latents: int) -> np.ndarray:
         """The targets as an array of the wanted kind and shape.
 

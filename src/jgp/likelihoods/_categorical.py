@@ -63,6 +63,10 @@ class Softmax(AbstractLikelihood):
         check_method(method, ("cubature",))
         return Categorical(softmax_by_cubature(mean, covariance, key=key))
 
+    def check_shape(self, shape: tuple[int, ...], num_latents: int) -> None:
+        """(n,)."""
+        check_label_shape(shape, num_latents)
+
     def targets(self, y: Any, num_latents: int) -> np.ndarray:
         """Integer labels 0..C-1."""
         return class_labels(y, num_latents)
@@ -140,6 +144,10 @@ class MultinomialProbit(AbstractLikelihood):
             raise ValueError('key: got None, wanted a key for method="monte_carlo".')
         return Categorical(probit_by_monte_carlo(mean, covariance, key=key))
 
+    def check_shape(self, shape: tuple[int, ...], num_latents: int) -> None:
+        """(n,)."""
+        check_label_shape(shape, num_latents)
+
     def targets(self, y: Any, num_latents: int) -> np.ndarray:
         """Integer labels 0..C-1."""
         return class_labels(y, num_latents)
@@ -154,11 +162,18 @@ def check_num_classes(num_classes: Any) -> int:
     return int(num_classes)
 
 
+def check_label_shape(shape: tuple[int, ...], num_classes: int) -> None:
+    """`ValueError` unless the shape is (n,)."""
+    if len(shape) != 1:
+        raise ValueError(
+            f"y: got shape {shape}, wanted (n,) integers 0..{num_classes - 1}."
+        )
+
+
 def class_labels(y: Any, num_classes: int) -> np.ndarray:
     """Labels as int32; `ValueError` unless (n,) and integral in 0..C-1."""
     y, wanted = np.asarray(y), f"integers 0..{num_classes - 1}"
-    if y.ndim != 1:
-        raise ValueError(f"y: got shape {y.shape}, wanted (n,) {wanted}.")
+    check_label_shape(y.shape, num_classes)
     if not (np.issubdtype(y.dtype, np.number) or y.dtype == bool):
         raise ValueError(f"y: got dtype {y.dtype}, wanted {wanted}.")
     right = np.isfinite(y) & (y == np.floor(y)) & (y >= 0) & (y < num_classes)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._parameters import NON_NEGATIVE
 from jgp._types import as_float
-from jgp.likelihoods._base import AbstractLikelihood
+from jgp.likelihoods._base import AbstractLikelihood, check_method
 from jgp.likelihoods._predictive import Normal
 
 
@@ -53,19 +53,24 @@ class Gaussian(AbstractLikelihood):
         key: PRNGKeyArray | None = None,
     ) -> Normal:
         """N(mean, variance + σ²), in closed form."""
-        del method, key
+        del key
+        check_method(method, ("closed_form",))
         variance = jnp.diagonal(covariance, axis1=1, axis2=2) + self.noise_variance
         if mean.shape[1] == 1:
             return Normal(mean[:, 0], variance[:, 0])
         return Normal(mean, variance)
 
+    def check_shape(self, shape: tuple[int, ...], num_latents: int) -> None:
+        """(n,) for one latent and (n, C) for several."""
+        wanted = "(n,)" if num_latents == 1 else f"(n, {num_latents})"
+        right = len(shape) == 1 if num_latents == 1 else shape[1:] == (num_latents,)
+        if not right:
+            raise ValueError(f"y: got shape {shape}, wanted {wanted}.")
+
     def targets(self, y: Any, num_latents: int) -> np.ndarray:
         """Finite numbers, (n,) for one latent and (n, C) for several."""
         y = np.asarray(y)
-        wanted = "(n,)" if num_latents == 1 else f"(n, {num_latents})"
-        right = y.ndim == 1 if num_latents == 1 else y.shape[1:] == (num_latents,)
-        if not right:
-            raise ValueError(f"y: got shape {y.shape}, wanted {wanted}.")
+        self.check_shape(y.shape, num_latents)
         if not np.issubdtype(y.dtype, np.number) and y.dtype != bool:
             raise ValueError(f"y: got dtype {y.dtype}, wanted numbers.")
         if not np.all(np.isfinite(y)):

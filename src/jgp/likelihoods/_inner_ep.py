@@ -161,7 +161,10 @@ def log_normaliser(
     zero = jnp.zeros_like(prior.mean)
     posterior, sites = sweep(prior, ProbitSites(zero, zero), label, num_sweeps)
     constants = log_site_constants(posterior, sites, label)
-    return _gaussian_constant(prior, sites) + constants
+    # The prior of u is in the covariance already, so the idle site must not act.
+    idle = is_label(label, prior.mean.shape[0])
+    acting = ProbitSites(jnp.where(idle, 0, sites.alpha), sites.beta)
+    return _gaussian_constant(prior, acting) + constants
 
 
 def _gaussian_constant(prior: Contrasts, sites: ProbitSites) -> Float[Array, ""]:
