@@ -19,11 +19,16 @@ def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
         ValueError: naming the argument, for other ranks, non-numbers, NaN or
             infinity.
     """
+    kind = type(x).__name__
     try:
+        if not hasattr(x, "dtype"):
+            x = np.asarray(x)
+        if np.issubdtype(x.dtype, np.complexfloating):
+            raise TypeError("complex numbers")
         array = as_float(x)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{name}: got {type(x).__name__} that is no array of numbers, wanted "
+            f"{name}: got {kind} that is no array of numbers, wanted "
             "(n, d) or (n,) numbers."
         ) from error
     if array.ndim == 1:
@@ -94,11 +99,16 @@ def check_targets(model: Model, y: Any, name: str) -> Array:
     """
     num_latents = model.process.num_latents
     try:
+        if is_concrete(y) and np.iscomplexobj(np.asarray(y)):
+            raise ValueError("y: got complex numbers, wanted real ones.")
         model.likelihood.check_shape(np.shape(y), num_latents)
         if is_concrete(y):
             y = model.likelihood.targets(y, num_latents)
     except ValueError as error:
-        raise ValueError(str(error).replace("y:", f"{name}:", 1)) from None
+        message = str(error)
+        if not message.startswith("y: got"):  # NumPy's own, of ragged lists
+            message = f"y: got no array ({message}), wanted one target a point."
+        raise ValueError(message.replace("y:", f"{name}:", 1)) from None
     return jnp.asarray(y)
 
 
@@ -108,23 +118,29 @@ def tolerances(rtol, atol, dtype) -> tuple[np.ndarray, np.ndarray]:
     rtol = default if rtol is None else rtol
     atol = default if atol is None else atol
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if is_concrete(value) and not 0 <= value < np.inf:
-            raise ValueError(f"{name}: got {value}, wanted a finite number >= 0.")
+        if is_concrete(value) and not (_is_number(value) and 0 <= value < np.inf):
+            raise ValueError(f"{name}: got {value!r}, wanted a finite number >= 0.")
     return _scalar(rtol, dtype), _scalar(atol, dtype)
 
 
 def bounded(name: str, value: Any, low: float, high: float, dtype: Any) -> Any:
     """A scalar option as an array; `ValueError` unless low <= value <= high."""
-    if is_concrete(value) and not low <= value <= high:
-        raise ValueError(f"{name}: got {value}, wanted {low} <= {name} <= {high}.")
+    if is_concrete(value) and not (_is_number(value) and low <= value <= high):
+        raise ValueError(f"{name}: got {value!r}, wanted {low} <= {name} <= {high}.")
     return _scalar(value, dtype)
 
 
 def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
     """An option as an int32 array; `ValueError` unless an integer >= `least`."""
-    if not isinstance(value, int | np.integer) or value < least:
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integral or value < least:
         raise ValueError(f"{name}: got {value!r}, wanted an integer >= {least}.")
     return np.asarray(value, np.int32)
+
+
+def _is_number(value: Any) -> bool:
+    array = np.asarray(value)
+    return array.ndim == 0 and np.issubdtype(array.dtype, np.number)
 
 
 def _scalar(value: Any, dtype: Any) -> Any:

@@ -21,7 +21,7 @@ from jgp._linalg import (
 from jgp._model import Model
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
-from jgp.inference._data import prepare
+from jgp.inference._data import positive_integer, prepare, tolerances
 from jgp.inference._posterior import AbstractFactor, GaussianPosterior
 from jgp.inference._sites import DiagonalSites
 from jgp.likelihoods import Gaussian
@@ -91,8 +91,9 @@ def exact(
         ValueError: for input that cannot be right, before anything is compiled.
         InferenceError: if `throw` and the factorisation failed.
     """
-    del rtol, atol, max_steps
     model, inputs, targets = prepare(model, x, y)
+    tolerances(rtol, atol, inputs.dtype)
+    positive_integer("max_steps", max_steps)
     if not isinstance(model.likelihood, Gaussian):
         raise ValueError(
             f"likelihood: got {type(model.likelihood).__name__}, wanted Gaussian for "
