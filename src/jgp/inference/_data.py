@@ -21,11 +21,10 @@ def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
     """
     kind = type(x).__name__
     try:
-        if not hasattr(x, "dtype"):
-            x = np.asarray(x)
-        if np.issubdtype(x.dtype, np.complexfloating):
+        given = x if isinstance(x, Array) else np.asarray(x)
+        if np.issubdtype(given.dtype, np.complexfloating):
             raise TypeError("complex numbers")
-        array = as_float(x)
+        array = as_float(given)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{name}: got {kind} that is no array of numbers, wanted "
