@@ -8,6 +8,10 @@ BIN := $(VENV)/bin
 DATA ?= iris
 ARGS ?=
 
+# Small factorisations lose far more to waiting threads than they gain.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
 .PHONY: test lint types compare speed clean
 
 test: lint types $(VENV)/test.stamp
