@@ -128,7 +128,8 @@ class MultinomialProbit(AbstractLikelihood):
 
         `method` is one of
             "inner_ep"     the normaliser of inner EP for each class, renormalised
-                           (error at most 2e-4 for C = 3, 8e-4 for C = 10);
+                           (error about 2e-4 for weakly correlated latents, up to
+                           1e-2 for strongly correlated ones);
             "orthant"      the (C−1)-dimensional normal orthant probability: to
                            rounding for C <= 3 (bivariate normal), beyond on a fixed
                            lattice that `key` shifts at random, to 1e-6 for C <= 8
