@@ -164,3 +164,21 @@ def test_metropolis_and_tolerances_are_checked():
 def test_zero_absolute_tolerance_converges():
     approximation = jgp.nested_ep(model("nested_ep"), DATA.x, DATA.y, atol=0.0)
     assert bool(approximation.result == RESULTS.successful)
+
+
+@pytest.mark.parametrize("name", ["laplace", "nested_ep"])
+def test_traced_labels_of_any_kind_are_integers(name):
+    wanted = float(approximated(name).log_evidence)
+    run = jax.jit(lambda y: VERBS[name](model(name), DATA.x, y).log_evidence)
+    assert abs(float(run(jnp.asarray(DATA.y, float))) - wanted) < 1e-9
+
+
+def test_density_without_variance_is_a_point_mass():
+    x = np.array([0.0, 1.0])
+    process = jgp.GaussianProcess(kernels.Matern12(1.0))
+    approximation = jgp.exact(
+        jgp.Model(process, likelihoods.Gaussian(0.0)), x, np.zeros(2)
+    )
+    log_prob = np.asarray(approximation.log_prob([0.0, 0.0], [0.0, 1.0]))
+    assert log_prob[0] > 0
+    assert log_prob[1] < -1e6

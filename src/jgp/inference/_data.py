@@ -9,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float
 from jgp._model import Model
 from jgp._parameters import cast, check_parameters, is_concrete
 from jgp._types import as_float
-from jgp.likelihoods import Gaussian
+from jgp.likelihoods import Gaussian, MultinomialProbit, Softmax
 
 
 def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
@@ -108,7 +108,10 @@ def check_targets(model: Model, y: Any, name: str) -> Array:
         if not message.startswith("y: got"):  # NumPy's own, of ragged lists
             message = f"y: got no array ({message}), wanted one target a point."
         raise ValueError(message.replace("y:", f"{name}:", 1)) from None
-    return jnp.asarray(y)
+    targets = jnp.asarray(y)
+    # Traced labels get the dtype that concrete ones are given.
+    classes = isinstance(model.likelihood, Softmax | MultinomialProbit)
+    return targets.astype(jnp.int32) if classes else targets
 
 
 def tolerances(rtol, atol, dtype) -> tuple[np.ndarray, np.ndarray]:

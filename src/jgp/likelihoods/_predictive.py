@@ -37,6 +37,11 @@ class Normal(eqx.Module):
 
     def log_prob(self, y: Float[Array, "n *C"]) -> Float[Array, " n"]:
         """The log density of the observation at each input, summed over outputs."""
-        square = (y - self.mean) ** 2 / self.variance
-        log_density = -(square + jnp.log(2 * jnp.pi * self.variance)) / 2
+        # Without variance the density is a point mass: +inf on it and −inf off it.
+        certain = self.variance == 0
+        variance = jnp.where(certain, 1, self.variance)
+        error = y - self.mean
+        log_density = -(error**2 / variance + jnp.log(2 * jnp.pi * variance)) / 2
+        mass = jnp.where(error == 0, jnp.inf, -jnp.inf)
+        log_density = jnp.where(certain, mass, log_density)
         return log_density if log_density.ndim == 1 else jnp.sum(log_density, axis=1)
