@@ -13,7 +13,6 @@ from jaxtyping import Array, PRNGKeyArray
 import jgp
 from benchmarks.data import Dataset
 from benchmarks.methods import Method, start_model
-from benchmarks.reference import sample_about
 from benchmarks.timing import median_seconds, peak_memory, timed
 from jgp import likelihoods
 from jgp.inference import DrawsPosterior
@@ -135,16 +134,15 @@ def reference(
     budget: Budget,
 ) -> Measured:
     """Elliptical slice sampling about the approximation: the reference."""
-
-    def draw(key):
-        return sample_about(
-            found,
-            key,
-            num_warmup=budget.num_warmup // 5,
-            num_samples=budget.num_draws // 2,
-            thinning=budget.reference_thinning,
-        )
-
+    draw = functools.partial(
+        _draws,
+        found,
+        sampler="elliptical_slice",
+        proposal=found,
+        num_warmup=budget.num_warmup // 5,
+        max_steps=budget.num_draws // 2 * budget.reference_thinning,
+        thinning=budget.reference_thinning,
+    )
     return _chains(f"MCMC about {method.label}", method, found, data, draw, key)
 
 
@@ -156,23 +154,15 @@ def sampler(
     key: PRNGKeyArray,
     budget: Budget,
 ) -> Measured:
-    """`jgp.sample_posterior` from the prior, by one of its samplers."""
-
-    def draw(key):
-        posterior = jgp.sample_posterior(
-            found.model,
-            data.x,
-            data.y,
-            key=key,
-            sampler=name,
-            proposal=found if name == "metropolis" else None,
-            num_warmup=budget.num_warmup,
-            max_steps=budget.num_steps // 2,
-            throw=False,
-        ).posterior
-        assert isinstance(posterior, DrawsPosterior)
-        return posterior
-
+    """The slower samplers: ellipses about the prior, or a random walk."""
+    draw = functools.partial(
+        _draws,
+        found,
+        sampler=name,
+        proposal=found if name == "metropolis" else None,
+        num_warmup=budget.num_warmup,
+        max_steps=budget.num_steps // 2,
+    )
     label = name.replace("_", " ").capitalize()
     return _chains(label, method, found, data, draw, key)
 
@@ -203,6 +193,16 @@ def class_probabilities(
 def lengthscales(model: jgp.Model) -> list[float]:
     """The lengthscale of each class."""
     return [float(leaf) for _, leaf, _ in jgp.table(model)]
+
+
+def _draws(
+    found: jgp.Approximation, key: PRNGKeyArray, **options: Any
+) -> DrawsPosterior:
+    sampled = jgp.sample_posterior(
+        found.model, found.x, found.y, key=key, throw=False, **options
+    )
+    assert isinstance(sampled.posterior, DrawsPosterior)
+    return sampled.posterior
 
 
 def _chains(

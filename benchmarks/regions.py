@@ -12,7 +12,6 @@ import jgp
 from benchmarks.data import Dataset
 from benchmarks.measure import class_probabilities
 from benchmarks.methods import Method
-from benchmarks.reference import sample_about
 
 # Okabe and Ito's colours, which everyone can tell apart.
 COLOURS = np.array([[0, 114, 178], [230, 159, 0], [0, 158, 115]]) / 255
@@ -62,13 +61,17 @@ def draw(figure: SubFigure, data: Dataset, maps: list[Map]) -> None:
         found = fitted[label]
         posterior = found.posterior
         if panel.chain:
-            posterior = sample_about(
-                found,
-                jax.random.key(0),
+            posterior = jgp.sample_posterior(
+                found.model,
+                found.x,
+                found.y,
+                key=jax.random.key(0),
+                proposal=found,
                 num_warmup=100,
-                num_samples=NUM_DRAWS,
+                max_steps=4 * NUM_DRAWS,
                 thinning=4,
-            )
+                throw=False,
+            ).posterior
         probs = class_probabilities(posterior, found.model, grid.points)
         _map(ax, grid, probs.reshape(GRID_SIZE, GRID_SIZE, -1))
         _points(ax, petals)

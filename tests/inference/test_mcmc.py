@@ -86,7 +86,13 @@ def classified():
     data = toy()
     model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 2.0)
     sampled = jgp.sample_posterior(
-        model, data.x, data.y, key=jax.random.key(3), max_steps=1000, num_warmup=200
+        model,
+        data.x,
+        data.y,
+        key=jax.random.key(3),
+        max_steps=1000,
+        num_warmup=200,
+        proposal=jgp.nested_ep(model, data.x, data.y),
     )
     return data, model, sampled
 
@@ -146,3 +152,29 @@ def test_too_few_steps_are_told():
         jgp.sample_posterior(model, x, y, **options, rtol=1e-3)
     with pytest.raises(ValueError, match="sampler: got 'gibbs'"):
         jgp.sample_posterior(model, x, y, **options, sampler="gibbs")
+
+
+def test_ellipses_about_an_approximation_leave_the_posterior_and_mix():
+    # About the posterior of another model, so that q is not the one sought.
+    model, x, y = regression()
+    process = jgp.GaussianProcess(kernels.Matern32(0.3), jgp.means.Constant(1.0))
+    other = jgp.exact(jgp.Model(process, likelihoods.Gaussian(0.3)), x, y)
+    sampled = jgp.sample_posterior(
+        model,
+        x,
+        y,
+        key=jax.random.key(7),
+        proposal=other,
+        max_steps=4000,
+        num_warmup=100,
+    )
+    wanted = jgp.exact(model, x, y).posterior.joint(x)
+    draws = np.asarray(sampled.posterior.draws).reshape(-1, 6)
+    ess = np.asarray(sampled.diagnostics.ess)[:, 0]
+    deviation = np.sqrt(np.diag(wanted.covariance))
+    error = np.abs(draws.mean(axis=0) - np.asarray(wanted.mean))
+    assert np.all(error < 4 * deviation / np.sqrt(ess))
+    assert np.all(np.abs(draws.var(axis=0) / deviation**2 - 1) < 4 * np.sqrt(2 / ess))
+    # As many steps about the prior are worth less.
+    plain = np.asarray(chains("elliptical_slice").diagnostics.ess)
+    assert ess.min() > plain.min()

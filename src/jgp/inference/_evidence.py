@@ -26,6 +26,7 @@ from jgp.inference._sites import (
     AbstractSites,
     site_normaliser,
     site_posterior,
+    tempered,
     whitened_deviation,
 )
 from jgp.sampling import importance_ess, pareto_k
@@ -93,20 +94,6 @@ def evidence(
     scale = bounded("temper", temper, 1e-3, 1.0, dtype)
     share = bounded("defensive", defensive, 0.0, 0.999, dtype)
     return _importance(approximation, key, scale, share, num=num_draws)
-
-
-def tempered(
-    sites: AbstractSites,
-    weights: Float[Array, "n C"],
-    mean: Float[Array, "n C"],
-    temper: Float[Array, ""],
-) -> AbstractSites:
-    """Sites with precision sT and the same posterior mean.
-
-    The mean is m₀ + Kb with b = ν − Tm; keeping b keeps it, with ν' = b + sTm.
-    """
-    scaled = eqx.tree_at(lambda s: s.precision, sites, temper * sites.precision)
-    return eqx.tree_at(lambda s: s.linear, scaled, weights + scaled.times(mean))
 
 
 @eqx.filter_jit

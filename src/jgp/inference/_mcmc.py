@@ -10,7 +10,7 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import apply_blocks, cholesky
 from jgp._model import Model
@@ -19,10 +19,15 @@ from jgp.inference._approximation import Approximation, check_approximation, fin
 from jgp.inference._data import bounded, positive_integer, prepare
 from jgp.inference._draws import DrawsPosterior
 from jgp.inference._laplace import laplace
+from jgp.inference._moves import (
+    Ellipse,
+    ellipse_about,
+    elliptical_slice_chain,
+    metropolis_chain,
+)
 from jgp.inference._nested_ep import nested_ep
-from jgp.inference._sites import SitePosterior, site_posterior, whitened_deviation
 from jgp.likelihoods import MultinomialProbit
-from jgp.sampling import effective_sample_size, elliptical_slice, metropolis, rhat
+from jgp.sampling import effective_sample_size, rhat
 from jgp.sampling import run as run_chain
 
 SAMPLERS = ("elliptical_slice", "metropolis")
@@ -70,20 +75,25 @@ def sample_posterior(
         y: Targets, as the likelihood wants them.
         key: A PRNG key.
         init: An earlier result of `sample_posterior` with as many chains, whose last
-            draws are the starting points; draws of the prior by default.
+            draws are the starting points; draws of `proposal`, or of the prior
+            without one, by default.
         rtol: Success needs R-hat − 1 <= rtol for every latent; 0.05 by default.
         atol: Not used.
         max_steps: Steps of each chain after warm-up.
         throw: Whether to raise `InferenceError` when R-hat is too large; otherwise
             look at `result` and `diagnostics`.
-        sampler: "elliptical_slice" (Murray, Adams & MacKay 2010), or "metropolis", a
-            random walk whose proposal covariance is a multiple of a Gaussian
-            approximation's (Cabral 2021, Alg. 7), the multiple adapted in warm-up.
+        sampler: "elliptical_slice" (Murray, Adams & MacKay 2010), about the prior or
+            about `proposal` (Nishihara, Murray & Adams 2014), or "metropolis", a
+            random walk whose proposal covariance is a multiple of the proposal's
+            (Cabral 2021, Alg. 7), the multiple adapted in warm-up.
         num_chains: Independent chains, run as one batch.
         num_warmup: Steps of each chain that are thrown away.
         thinning: Steps between draws that are kept.
-        proposal: The approximation whose covariance "metropolis" proposes from; by
-            default nested EP's for the multinomial probit and Laplace's otherwise.
+        proposal: A Gaussian approximation. Ellipses about it leave the same
+            posterior invariant as those about the prior, and mix hundreds of times
+            faster once the data say much; chains start from its draws. By default
+            none for "elliptical_slice"; for "metropolis" nested EP's under the
+            multinomial probit and Laplace's otherwise.
 
     Returns:
         An `Approximation` whose posterior is a mixture over draws, with R-hat and
@@ -117,13 +127,9 @@ def sample_posterior(
         probit = isinstance(model.likelihood, MultinomialProbit)
         verb = nested_ep if probit else laplace
         proposal = verb(model, inputs, targets, throw=throw)
-    if sampler == "elliptical_slice" and proposal is not None:
-        raise ValueError(
-            "proposal: got an approximation, wanted None for elliptical_slice."
-        )
     proposal = check_approximation(proposal, "proposal", None, model, inputs)
     sites = None
-    if sampler == "metropolis" and proposal is not None:
+    if proposal is not None:
         sites = proposal.sites
         if sites is None:
             raise ValueError(
@@ -144,6 +150,7 @@ def sample_posterior(
         start,
         sites,
         bounded("rtol", tolerance, 1e-6, 1e6, inputs.dtype),
+        sampler=sampler,
         **counts,
     )
     return finish(approximation, throw)
@@ -159,6 +166,7 @@ def _sample_posterior(
     sites: Any,
     rtol: Array,
     *,
+    sampler: str,
     max_steps: int,
     num_chains: int,
     num_warmup: int,
@@ -167,9 +175,16 @@ def _sample_posterior(
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     root, jitter, ok = cholesky(K)
     start_key, run_key = jax.random.split(key)
+    if sites is None:
+        about = Ellipse(None, None, None, jnp.zeros_like(prior_mean))
+    else:
+        identity = jnp.eye(x.shape[0], dtype=x.dtype)[None]
+        about = ellipse_about(
+            K + jitter[:, None, None] * identity, root, prior_mean, sites
+        )
     if start is None:
-        shape = (num_chains, *prior_mean.shape)
-        start = jax.random.normal(start_key, shape, x.dtype)
+        start_keys = jax.random.split(start_key, num_chains)
+        start = jax.vmap(lambda k: about.centre + about.draw(k))(start_keys)
 
     def log_likelihood(w):
         f = prior_mean + apply_blocks(root, w)
@@ -181,13 +196,21 @@ def _sample_posterior(
         num_warmup=num_warmup,
         thinning=thinning,
     )
-    if sites is None:
-        one = functools.partial(_elliptical_slice, log_likelihood, run)
+
+    def log_sites(w):
+        if about.sites is None:
+            return jnp.zeros((), w.dtype)
+        f = prior_mean + apply_blocks(root, w)
+        return jnp.sum(about.sites.linear * f - f * about.sites.times(f) / 2)
+
+    if sampler == "elliptical_slice":
+        # Posterior ∝ prior × likelihood ∝ q × likelihood/sites.
+        def log_ratio(w):
+            return log_likelihood(w) - log_sites(w)
+
+        one = functools.partial(elliptical_slice_chain, log_ratio, run, about)
     else:
-        posterior = site_posterior(K, prior_mean, sites)
-        one = functools.partial(
-            _metropolis, log_likelihood, run, root, sites, posterior
-        )
+        one = functools.partial(metropolis_chain, log_likelihood, run, about)
     keys = jax.random.split(run_key, num_chains)
     whitened, acceptance = jax.vmap(one)(start, keys)
 
@@ -216,58 +239,3 @@ def _sample_posterior(
         method="sample_posterior",
         evidence_kind=None,
     )
-
-
-def _elliptical_slice(log_likelihood, run, start, key) -> tuple[Array, Array]:
-    def draw(key):
-        return jax.random.normal(key, start.shape, start.dtype)
-
-    step = functools.partial(
-        elliptical_slice.step, log_likelihood=log_likelihood, draw=draw
-    )
-    state = elliptical_slice.init(start, log_likelihood)
-    chain = run(step, state, key=key)
-    evaluations = chain.infos.num_evaluations.astype(start.dtype)
-    return chain.draws, jnp.mean(1 / evaluations)
-
-
-def _metropolis(
-    log_likelihood, run, root, sites, posterior: SitePosterior, start, key
-) -> tuple[Array, Array]:
-    """A random walk with steps of the approximation's shape, sized in warm-up.
-
-    The start is 2.38/√(nC), optimal for a Gaussian target of that covariance (Roberts,
-    Gelman & Gilks 1997).
-    """
-
-    def log_density(w):
-        return log_likelihood(w) - jnp.sum(w**2) / 2
-
-    def propose(key):
-        z_key, xi_key = jax.random.split(key)
-        z = jax.random.normal(z_key, start.shape, start.dtype)
-        xi = jax.random.normal(xi_key, start.shape, start.dtype)
-        return whitened_deviation(root, sites, posterior.factor, z, xi)
-
-    def step(state, *, key):
-        chain, log_scale = state
-        chain, info = metropolis.step(
-            chain, log_density, propose, jnp.exp(log_scale), key=key
-        )
-        return (chain, log_scale), info
-
-    def warmup_step(state, iteration: Int[Array, ""], *, key):
-        (chain, log_scale), info = step(state, key=key)
-        log_scale = metropolis.adapt_scale(log_scale, info.acceptance, iteration)
-        return (chain, log_scale), info
-
-    log_scale = jnp.log(jnp.asarray(2.38, start.dtype) / jnp.sqrt(start.size))
-    state = (metropolis.init(start, log_density), log_scale.astype(start.dtype))
-    chain = run(
-        step,
-        state,
-        key=key,
-        warmup_step=warmup_step,
-        collect=lambda state: state[0].position,
-    )
-    return chain.draws, jnp.mean(chain.infos.acceptance)

@@ -212,6 +212,20 @@ def site_normaliser(
     return quadratic + offset - posterior.log_determinant / 2
 
 
+def tempered(
+    sites: AbstractSites,
+    weights: Float[Array, "n C"],
+    mean: Float[Array, "n C"],
+    temper: Float[Array, ""],
+) -> AbstractSites:
+    """Sites with precision sT and the same posterior mean.
+
+    The mean is m₀ + Kb with b = ν − Tm; keeping b keeps it, with ν' = b + sTm.
+    """
+    scaled = eqx.tree_at(lambda s: s.precision, sites, temper * sites.precision)
+    return eqx.tree_at(lambda s: s.linear, scaled, weights + scaled.times(mean))
+
+
 def whitened_deviation(
     root: Float[Array, "C n n"],
     sites: AbstractSites,
