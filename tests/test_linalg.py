@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.test_util import check_grads
 
-from jgp._linalg import LADDER, cholesky, log_determinant, solve_lower, solve_upper
+from jgp._linalg import (
+    LADDER,
+    cholesky,
+    inverse,
+    inverse_root,
+    log_determinant,
+    semidefinite_root,
+    solve_lower,
+    solve_upper,
+)
 
 compiled_cholesky = jax.jit(cholesky)
 EPS = float(np.finfo(jnp.result_type(float)).eps)
@@ -135,3 +144,29 @@ def test_the_jitter_counts_as_a_constant():
     np.testing.assert_array_equal(jitter, np.zeros((3, 3)))
     gradient = jax.grad(lambda K: log_determinant(cholesky(K).lower))(jnp.ones((3, 3)))
     assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.parametrize("function", [inverse, inverse_root, semidefinite_root])
+def test_derivatives_of_inverses_and_roots(function):
+    K = jnp.asarray(wishart(4, condition=3.0))
+    check_grads(jax.jit(symmetric(function)), (K,), order=2, modes=("fwd", "rev"))
+
+
+@pytest.mark.float32
+def test_root_of_a_semidefinite_matrix():
+    # Rank 2 of 5, with an eigenvalue below zero by rounding.
+    G = np.random.default_rng(0).normal(size=(5, 2))
+    S = G @ G.T - 10 * EPS * np.eye(5)
+    root = semidefinite_root(jnp.asarray(S))
+    np.testing.assert_allclose(root @ root.T, S, rtol=0, atol=1000 * EPS)
+    np.testing.assert_allclose(semidefinite_root(jnp.zeros((3, 3))), np.zeros((3, 3)))
+
+
+def test_derivative_of_a_root_where_eigenvalues_are_equal_or_zero():
+    def root(t):
+        return semidefinite_root(jnp.diag(jnp.stack([t, t, 0 * t])))
+
+    t = jnp.asarray(4.0)
+    expected = np.diag([0.25, 0.25, 0.0])
+    np.testing.assert_allclose(jax.jacfwd(root)(t), expected, atol=1e-14)
+    np.testing.assert_allclose(jax.jacrev(root)(t), expected, atol=1e-14)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jgp._linalg import cholesky, log_determinant, solve_lower, solve_upper
+from jgp._linalg import cholesky, cholesky_solve, log_determinant, solve_lower
 from jgp._types import as_float
 
 
@@ -87,5 +87,5 @@ def _invert(matrix: Array, vector: Array) -> tuple[Array, Array]:
         jnp.eye(matrix.shape[-1], dtype=matrix.dtype), matrix.shape
     )
     root = solve_lower(lower, identity)
-    solved = solve_upper(lower, solve_lower(lower, vector[..., None]))[..., 0]
+    solved = cholesky_solve(lower, vector[..., None])[..., 0]
     return solved, root.mT @ root

@@ -1,4 +1,4 @@
-"""Cholesky factorisation with the one jitter policy, and blocked inverses.
+"""Cholesky factorisation with the one jitter policy, solves and inverses.
 
 Every factorisation of a covariance matrix in jgp passes through `cholesky`.
 It first tries the matrix as it is; if that fails it adds a multiple of the mean
@@ -7,6 +7,7 @@ the jitter it used. If the ladder's top fails too, `ok` is False: callers turn
 that into `RESULTS.not_positive_definite`; nothing grows in silence.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -14,11 +15,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
+from jgp import _lapack
+
 # Multiples of eps times the mean diagonal: none, then about n·eps, then up to 1e-9
 # (float64) or 1e-3 (float32), above which a covariance is no longer the user's.
 LADDER = (0.0, 2.0**5, 2.0**9, 2.0**13)
-# The size at which a blocked inverse hands over to LAPACK; measured on CPU.
-BLOCK = 64
 
 
 class Cholesky(NamedTuple):
@@ -54,7 +55,7 @@ def _cholesky(K: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
 
     def attempt(rung):
         jittered = K + ladder[rung] * identity
-        return rung, lax.linalg.cholesky(jittered, symmetrize_input=False)
+        return rung, _lapack.cholesky(jittered)
 
     def failed(state):
         rung, lower = state
@@ -75,35 +76,64 @@ def _cholesky_jvp(primals, tangents):
     lower, jitter = _cholesky(K)
     dK = (dK + dK.mT) / 2
     inner = solve_lower(lower, solve_lower(lower, dK).mT)
-    phi = jnp.tril(inner) - jnp.diag(jnp.diagonal(inner) / 2)
-    return (lower, jitter), (lower @ phi, jnp.zeros_like(jitter))
+    dlower = lower @ _halved_lower(inner)
+    return (lower, jitter), (dlower, jnp.zeros_like(jitter))
 
 
+@jax.custom_jvp
 def semidefinite_root(S: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """R with RRᵀ = S, eigenvalues below zero put to zero.
+    """The symmetric R with RR = S, eigenvalues below zero put to zero.
 
     For drawing from covariances that are differences of nearly equal matrices: their
     rounding errors are relative to the terms, and no jitter relative to S covers them.
-    Not meant to be differentiated.
+    Differentiable to any order; directions without variance have no derivative.
     """
-    eigenvalues, vectors = jnp.linalg.eigh(S)
-    return vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0))[None]
+    eigenvalues, vectors = _lapack.eigh(S)
+    return (vectors * jnp.sqrt(jnp.maximum(eigenvalues, 0))[None]) @ vectors.T
+
+
+@semidefinite_root.defjvp
+def _semidefinite_root_jvp(primals, tangents):
+    """R dR + dR R = dS, solved in the eigenvectors of R."""
+    (S,), (dS,) = primals, tangents
+    R = semidefinite_root(S)
+
+    def sylvester(X):
+        return R @ X + X @ R
+
+    def solve(_, Y):
+        eigenvalues, V = _lapack.eigh(lax.stop_gradient(R))
+        sums = eigenvalues[:, None] + eigenvalues[None]
+        floor = S.shape[-1] * jnp.finfo(S.dtype).eps * jnp.max(sums, initial=0)
+        solved = jnp.where(sums > floor, V.T @ Y @ V / sums, 0)
+        return V @ solved @ V.T
+
+    dS = (dS + dS.T) / 2
+    return R, lax.custom_linear_solve(sylvester, dS, solve, symmetric=True)
 
 
 def solve_lower(
     lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
 ) -> Float[Array, "*batch n m"]:
-    """L⁻¹ b for lower triangular L."""
-    return lax.linalg.triangular_solve(lower, b, left_side=True, lower=True)
+    """L⁻¹ b for lower triangular L, zero above its diagonal."""
+    return jnp.vectorize(_lapack.triangular_solve, signature="(n,n),(n,m)->(n,m)")(
+        lower, b
+    )
 
 
 def solve_upper(
     lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
 ) -> Float[Array, "*batch n m"]:
-    """L⁻ᵀ b for lower triangular L."""
-    return lax.linalg.triangular_solve(
-        lower, b, left_side=True, lower=True, transpose_a=True
-    )
+    """L⁻ᵀ b for lower triangular L, zero above its diagonal."""
+    transposed = functools.partial(_lapack.triangular_solve, transpose=True)
+    return jnp.vectorize(transposed, signature="(n,n),(n,m)->(n,m)")(lower, b)
+
+
+def cholesky_solve(
+    lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
+) -> Float[Array, "*batch n m"]:
+    """(LLᵀ)⁻¹ b from the factor L."""
+    return solve_upper(lower, solve_lower(lower, b))
 
 
 def log_determinant(lower: Float[Array, "*batch n n"]) -> Float[Array, "*batch"]:
@@ -127,47 +157,49 @@ def diagonal_matrices(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n n"]
 def inverse(
     A: Float[Array, "*batch n n"],
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
-    """A⁻¹ and log|A| of positive definite matrices, by halves.
+    """A⁻¹ and log|A| of positive definite matrices.
 
-    With the Schur complement S = A₂₂ − A₂₁A₁₁⁻¹A₁₂ and X = A₂₁A₁₁⁻¹, the blocks of the
-    inverse are A₁₁⁻¹ + XᵀS⁻¹X, −S⁻¹X and S⁻¹. Nearly all of the 4n³/3 operations are
-    matrix products, several times faster than triangular solves on every device.
     Meant for well-conditioned matrices such as I + D½KD½; a matrix that is not
-    positive definite gives NaN.
+    positive definite gives NaN. Differentiable to any order.
     """
-    n = A.shape[-1]
-    if n <= BLOCK:
-        lower, log_A = inverse_root(A)
-        return lower.mT @ lower, log_A
-    half = n // 2
-    first, log_first = inverse(A[..., :half, :half])
-    A21 = A[..., half:, :half]
-    X = A21 @ first
-    second, log_second = inverse(A[..., half:, half:] - X @ A21.mT)
-    Y = second @ X
-    top = jnp.concatenate([first + X.mT @ Y, -Y.mT], axis=-1)
-    bottom = jnp.concatenate([-Y, second], axis=-1)
-    return jnp.concatenate([top, bottom], axis=-2), log_first + log_second
+    return jnp.vectorize(_inverse, signature="(n,n)->(n,n),()")(A)
 
 
 def inverse_root(
     A: Float[Array, "*batch n n"],
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
-    """L⁻¹ and log|A|, L the Cholesky factor of A, by halves.
+    """L⁻¹ and log|A|, L the Cholesky factor of A; otherwise like `inverse`."""
+    return jnp.vectorize(_inverse_root, signature="(n,n)->(n,n),()")(A)
 
-    The blocks of L⁻¹ are L₁₁⁻¹, −L₂₂⁻¹L₂₁L₁₁⁻¹ and L₂₂⁻¹ with L₂₁ = A₂₁L₁₁⁻ᵀ and L₂₂
-    the factor of A₂₂ − L₂₁L₂₁ᵀ. A matrix that is not positive definite gives NaN.
-    """
-    n = A.shape[-1]
-    if n <= BLOCK:
-        lower = lax.linalg.cholesky(A, symmetrize_input=False)
-        identity = jnp.broadcast_to(jnp.eye(n, dtype=A.dtype), A.shape)
-        return solve_lower(lower, identity), log_determinant(lower)
-    half = n // 2
-    first, log_first = inverse_root(A[..., :half, :half])
-    L21 = A[..., half:, :half] @ first.mT
-    second, log_second = inverse_root(A[..., half:, half:] - L21 @ L21.mT)
-    zeros = jnp.zeros((*A.shape[:-2], half, n - half), A.dtype)
-    top = jnp.concatenate([first, zeros], axis=-1)
-    bottom = jnp.concatenate([-second @ (L21 @ first), second], axis=-1)
-    return jnp.concatenate([top, bottom], axis=-2), log_first + log_second
+
+@jax.custom_jvp
+def _inverse(A: Float[Array, "n n"]) -> tuple[Array, Array]:
+    return _lapack.inverse(A)
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals, tangents):
+    """dA⁻¹ = −A⁻¹ dA A⁻¹ and d log|A| = tr(A⁻¹ dA)."""
+    (A,), (dA,) = primals, tangents
+    A_inverse, log_A = _inverse(A)
+    product = A_inverse @ dA
+    return (A_inverse, log_A), (-product @ A_inverse, jnp.trace(product))
+
+
+@jax.custom_jvp
+def _inverse_root(A: Float[Array, "n n"]) -> tuple[Array, Array]:
+    return _lapack.inverse_root(A)
+
+
+@_inverse_root.defjvp
+def _inverse_root_jvp(primals, tangents):
+    """For R = L⁻¹, dR = −Φ(R dA Rᵀ) R and d log|A| = tr(R dA Rᵀ); see `_cholesky`."""
+    (A,), (dA,) = primals, tangents
+    R, log_A = _inverse_root(A)
+    inner = R @ ((dA + dA.T) / 2) @ R.T
+    return (R, log_A), (-_halved_lower(inner) @ R, jnp.trace(inner))
+
+
+def _halved_lower(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Φ: the lower triangle with its diagonal halved."""
+    return jnp.tril(A) - jnp.diag(jnp.diagonal(A) / 2)

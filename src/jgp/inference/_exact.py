@@ -13,10 +13,10 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jgp._linalg import (
     cholesky,
+    cholesky_solve,
     diagonal_matrices,
     log_determinant,
     solve_lower,
-    solve_upper,
 )
 from jgp._model import Model
 from jgp._results import RESULTS, unless, worst
@@ -39,9 +39,9 @@ class CholeskyFactor(AbstractFactor):
     def times(self, v: Float[Array, "n C"]) -> Float[Array, "n C"]:
         """(K + N)⁻¹v."""
         if self.lower.shape[0] == 1:
-            return solve_upper(self.lower[0], solve_lower(self.lower[0], v))
+            return cholesky_solve(self.lower[0], v)
         columns = v.T[:, :, None]
-        return solve_upper(self.lower, solve_lower(self.lower, columns))[:, :, 0].T
+        return cholesky_solve(self.lower, columns)[:, :, 0].T
 
     def _whitened(self, k: Float[Array, "C n m"]) -> Float[Array, "C n m"]:
         shape = (k.shape[0], *self.lower.shape[1:])
@@ -157,7 +157,7 @@ def _log_evidence_jvp(primals, tangents):
     tangent = jnp.zeros((), r.dtype)
     if dS is not None:
         identity = jnp.broadcast_to(jnp.eye(S.shape[-1], dtype=S.dtype), S.shape)
-        inverse = solve_upper(factor.lower, solve_lower(factor.lower, identity))
+        inverse = cholesky_solve(factor.lower, identity)
         gradient = weights[:, :, None] * weights[:, None, :] - inverse
         tangent = tangent + jnp.sum(gradient * dS) / 2
     if dr is not None:

@@ -23,9 +23,9 @@ from jgp._fixed_point import (
     PATIENCE,
     FixedPoint,
     empty_like,
-    fixed_point,
     scaled_change,
 )
+from jgp._implicit import fixed_point
 from jgp._linalg import apply_blocks
 from jgp._model import Model
 from jgp._results import RESULTS, worst

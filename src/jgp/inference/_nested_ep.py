@@ -24,7 +24,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from jgp._fixed_point import FixedPoint, fixed_point, iterate
+from jgp._fixed_point import FixedPoint, iterate
+from jgp._implicit import fixed_point
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish

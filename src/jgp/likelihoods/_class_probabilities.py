@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jgp._cubature import gauss_hermite_product, normal_lattice
-from jgp._linalg import cholesky
+from jgp._linalg import cholesky, cholesky_solve
 from jgp._normal import ndtr
 from jgp._orthant import orthant_probability
 from jgp.likelihoods._inner_ep import Contrasts, latent_contrasts, log_normaliser
@@ -78,7 +78,8 @@ def probit_by_monte_carlo(
         ridge = 10 * jnp.finfo(m.dtype).eps * jnp.trace(normal)
         ridge = ridge + jnp.finfo(m.dtype).tiny
         normal = normal + ridge * jnp.eye(num_classes - 1, dtype=m.dtype)
-        coefficients = jnp.linalg.solve(normal, centred.T @ values)
+        products = (centred.T @ values)[:, None]
+        coefficients = cholesky_solve(cholesky(normal).lower, products)[:, 0]
         return jnp.mean(values - (controls - expected[None]) @ coefficients)
 
     probabilities = jnp.clip(_over_classes(one, mean, covariance), 0, 1)
