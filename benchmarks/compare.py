@@ -7,17 +7,19 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 from jaxtyping import PRNGKeyArray
 from tqdm import tqdm
 
+import jgp
 from benchmarks import data, measure, picture, report
 from benchmarks.measure import Measured
 from benchmarks.methods import METHODS, Method
 from benchmarks.timing import machine
+from jgp.inference import DrawsPosterior
 
 # Slower samplers that can be asked for beside "mcmc", the reference.
 SAMPLERS = ("elliptical_slice", "metropolis")
@@ -62,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bar.set_postfix_str("picture")
         options.output.mkdir(parents=True, exist_ok=True)
         stem = options.output / f"compare_{options.data}"
-        picture.draw(dataset, panels, stem.with_suffix(".png"), chain=not options.small)
+        chains = None if options.small else _chains(options.seed, budget)
+        picture.draw(dataset, panels, stem.with_suffix(".png"), chains)
         bar.update()
     title = (
         f"{options.data}: {len(dataset.y)} training and {len(dataset.y_new)} test "
@@ -88,6 +91,14 @@ def _compile_quickly() -> None:
     """Trade the speed of compiled code for that of compiling; before any array."""
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_optimization_level=0"
+
+
+def _chains(
+    seed: int, budget: measure.Budget
+) -> Callable[[jgp.Approximation], DrawsPosterior]:
+    """The chains of the picture, of the shapes that are compiled already."""
+    key = jax.random.key(seed)
+    return lambda found: measure.chains_about(found, key, budget)
 
 
 def _one(

@@ -134,16 +134,23 @@ def reference(
     budget: Budget,
 ) -> Measured:
     """Elliptical slice sampling about the approximation: the reference."""
-    draw = functools.partial(
-        _draws,
+    draw = functools.partial(chains_about, found, budget=budget)
+    return _chains(f"MCMC about {method.label}", method, found, data, draw, key)
+
+
+def chains_about(
+    found: jgp.Approximation, key: PRNGKeyArray, budget: Budget
+) -> DrawsPosterior:
+    """Chains on ellipses about an approximation."""
+    return _draws(
         found,
+        key,
         sampler="elliptical_slice",
         proposal=found,
         num_warmup=budget.num_warmup // 5,
         max_steps=budget.num_draws // 2 * budget.reference_thinning,
         thinning=budget.reference_thinning,
     )
-    return _chains(f"MCMC about {method.label}", method, found, data, draw, key)
 
 
 def sampler(

@@ -1,5 +1,6 @@
 """The picture of a comparison: class regions, and a pair of latents beside MCMC."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from benchmarks import regions
 from benchmarks.data import Dataset
 from benchmarks.measure import Measured, class_probabilities
 from benchmarks.methods import Method
+from jgp.inference import DrawsPosterior
 
 # Masses inside the contours of the Gaussian.
 MASSES = (0.5, 0.9, 0.99)
@@ -45,10 +47,15 @@ class Panel(NamedTuple):
     reference: Measured | None
 
 
-def draw(data: Dataset, panels: list[Panel], path: Path, *, chain: bool = True) -> None:
+def draw(
+    data: Dataset,
+    panels: list[Panel],
+    path: Path,
+    chains: Callable[[jgp.Approximation], DrawsPosterior] | None,
+) -> None:
     """Draw the picture of a comparison and write it.
 
-    `chain` adds the class regions by MCMC to those of iris.
+    `chains` adds the class regions by MCMC to those of iris.
     """
     with rc_context(STYLE):
         width = 3.4 * (len(panels) + 1)
@@ -62,14 +69,14 @@ def draw(data: Dataset, panels: list[Panel], path: Path, *, chain: bool = True) 
                     f"{panel.method.label} ({panel.method.link})",
                     panel.method,
                     panel.found.model,
-                    chain=False,
+                    chains=None,
                 )
                 for panel in panels
             ]
             method, found, reference = panels[0]
-            if chain and reference is not None:
+            if chains is not None and reference is not None:
                 title = f"MCMC ({method.link})"
-                maps.append(regions.Map(title, method, found.model, chain=True))
+                maps.append(regions.Map(title, method, found.model, chains))
             regions.draw(top, data, maps)
         else:
             _bars(top, data, panels)

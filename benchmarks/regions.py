@@ -1,8 +1,8 @@
 """Class probabilities over the two petal measurements of iris."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
@@ -12,25 +12,26 @@ import jgp
 from benchmarks.data import Dataset
 from benchmarks.measure import class_probabilities
 from benchmarks.methods import Method
+from jgp.inference import DrawsPosterior
 
 # Okabe and Ito's colours, which everyone can tell apart.
 COLOURS = np.array([[0, 114, 178], [230, 159, 0], [0, 158, 115]]) / 255
 MARKERS = "os^"
 PETALS = [2, 3]
 GRID_SIZE = 100
-# Draws of each of four chains that the regions of MCMC average over.
+# Of the draws of each chain, the regions of MCMC average over about so many.
 NUM_DRAWS = 50
 # Share of the colour, the rest white, so that points stand out.
 SATURATION = 0.55
 
 
 class Map(NamedTuple):
-    """A panel: a method, the model to start from, and whether to show its MCMC."""
+    """A panel: a method, the model to start from, and chains to show instead."""
 
     title: str
     method: Method
     start: jgp.Model
-    chain: bool
+    chains: Callable[[jgp.Approximation], DrawsPosterior] | None
 
 
 class Grid(NamedTuple):
@@ -60,18 +61,8 @@ def draw(figure: SubFigure, data: Dataset, maps: list[Map]) -> None:
             ).approximation
         found = fitted[label]
         posterior = found.posterior
-        if panel.chain:
-            posterior = jgp.sample_posterior(
-                found.model,
-                found.x,
-                found.y,
-                key=jax.random.key(0),
-                proposal=found,
-                num_warmup=100,
-                max_steps=4 * NUM_DRAWS,
-                thinning=4,
-                throw=False,
-            ).posterior
+        if panel.chains is not None:
+            posterior = _thinned(panel.chains(found))
         probs = class_probabilities(posterior, found.model, grid.points)
         _map(ax, grid, probs.reshape(GRID_SIZE, GRID_SIZE, -1))
         _points(ax, petals)
@@ -79,6 +70,12 @@ def draw(figure: SubFigure, data: Dataset, maps: list[Map]) -> None:
         ax.set_xlabel("petal length (cm)")
     axes[0].set_ylabel("petal width (cm)")
     _legend(figure, data.classes)
+
+
+def _thinned(posterior: DrawsPosterior) -> DrawsPosterior:
+    whitened = posterior.whitened
+    whitened = whitened[:, :: max(1, whitened.shape[1] // NUM_DRAWS)]
+    return DrawsPosterior(posterior.process, posterior.x, posterior.root, whitened)
 
 
 def _petals(data: Dataset) -> Dataset:
