@@ -22,7 +22,16 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A module imports only from its own layer and those below it.
 LAYERS = {
     0: {"_types", "_results"},
-    1: {"_lapack", "_linalg", "_normal", "_parameters", "_fixed_point", "_implicit"},
+    1: {
+        "_bessel",
+        "_lapack",
+        "_linalg",
+        "_normal",
+        "_constraints",
+        "_parameters",
+        "_fixed_point",
+        "_implicit",
+    },
     2: {"_gaussian", "_bivariate", "_cubature", "_orthant", "sampling"},
     3: {"kernels", "likelihoods", "means"},
     4: {"_process", "_model"},

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jgp._constraints import Lengths, NonNegative, Positive, Real
 from jgp._parameters import (
-    NonNegative,
-    Positive,
-    Real,
     cast,
     check_parameters,
     constraints,
@@ -78,16 +76,16 @@ def test_zero_variance_can_be_held():
 def test_each_leaf_has_its_own_constraint():
     found = {path: type(constraint) for path, _, constraint in table(model())}
     assert found == {
-        ".kernels[0].kernels[0].kernel.lengthscale": Positive,
+        ".kernels[0].kernels[0].kernel.lengthscale": Lengths,
         ".kernels[0].kernels[0].variance": NonNegative,
-        ".kernels[0].kernels[1].kernel.lengthscale": Positive,
-        ".kernels[1][0].lengthscale": Positive,
+        ".kernels[0].kernels[1].kernel.lengthscale": Lengths,
+        ".kernels[1][0].lengthscale": Lengths,
         ".means['trend'].weights": Real,
         ".means['trend'].bias": Real,
     }
     tree = constraints(model())
     assert tree.labels is None
-    assert isinstance(tree.kernels[1][0].lengthscale, Positive)
+    assert isinstance(tree.kernels[1][0].lengthscale, Lengths)
 
 
 @pytest.mark.float32

@@ -152,6 +152,6 @@ def test_numbers_of_latents_must_agree(arguments, options, message):
 def test_dimensions_are_checked_for_every_kernel():
     wide = kernels.Matern52(np.array([0.5, 2.0, 1.0]))
     for process in (jgp.independent([ALIKE[0], wide]), jgp.GaussianProcess(wide)):
-        process.check_dimension(3)
+        process.check_inputs(jnp.zeros((4, 3)))
         with pytest.raises(ValueError, match="lengthscale: got 3 entries, wanted one"):
-            process.check_dimension(2)
+            process.check_inputs(jnp.zeros((4, 2)))

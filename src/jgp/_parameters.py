@@ -6,101 +6,21 @@ dataclass field,
     lengthscale: Float[Array, "*d"] = eqx.field(converter=as_float, metadata=POSITIVE)
 
 and only `to_real` and `from_real` apply the bijection between that set and the
-real line. The bijection of positive parameters is the logarithm: a change of
-units of x or y is then a shift, so that optimiser steps are free of units.
+real line.
 """
 
-import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, PyTree
 
+from jgp._constraints import AbstractConstraint, Real
 from jgp._types import is_floating
-
-
-class AbstractConstraint(eqx.Module):
-    """A set of real numbers with a bijection to the real line."""
-
-    description: ClassVar[str]
-
-    @abc.abstractmethod
-    def to_real(self, value: Array) -> Array:
-        """Map a value of the set to the real line."""
-
-    @abc.abstractmethod
-    def from_real(self, raw: Array) -> Array:
-        """Map the real line to the set; the inverse of `to_real`."""
-
-    @abc.abstractmethod
-    def contains(self, value: Any) -> Any:
-        """Whether each entry lies in the set (NumPy in, NumPy out)."""
-
-
-class Real(AbstractConstraint):
-    """Any finite number."""
-
-    description: ClassVar[str] = "finite numbers"
-
-    def to_real(self, value: Array) -> Array:
-        """The value itself."""
-        return value
-
-    def from_real(self, raw: Array) -> Array:
-        """The value itself."""
-        return raw
-
-    def contains(self, value: Any) -> Any:
-        """Whether each entry is finite."""
-        return abs(value) < np.inf
-
-
-class Positive(AbstractConstraint):
-    """Numbers greater than zero, by the exponential."""
-
-    description: ClassVar[str] = "finite numbers > 0"
-
-    def to_real(self, value: Array) -> Array:
-        """The logarithm."""
-        return jnp.log(value)
-
-    def from_real(self, raw: Array) -> Array:
-        """The exponential."""
-        return jnp.exp(raw)
-
-    def contains(self, value: Any) -> Any:
-        """Whether each entry is finite and greater than zero."""
-        return (value > 0) & (value < np.inf)
-
-
-class NonNegative(AbstractConstraint):
-    """Numbers not less than zero; zero itself can be held but not trained."""
-
-    description: ClassVar[str] = "finite numbers >= 0"
-
-    def to_real(self, value: Array) -> Array:
-        """The logarithm; zero maps to -inf and back."""
-        return jnp.log(value)
-
-    def from_real(self, raw: Array) -> Array:
-        """The exponential."""
-        return jnp.exp(raw)
-
-    def contains(self, value: Any) -> Any:
-        """Whether each entry is finite and not less than zero."""
-        return (value >= 0) & (value < np.inf)
-
-
-REAL = {"constraint": Real()}
-POSITIVE = {"constraint": Positive()}
-NON_NEGATIVE = {"constraint": NonNegative()}
 
 
 def constraints(model: PyTree) -> PyTree:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jgp.kernels import AbstractKernel, check_dimension, diagonal, gram
+from jgp.kernels import AbstractKernel, check_domain, diagonal, gram
 from jgp.means import Zero
 
 
@@ -36,8 +36,11 @@ class AbstractProcess(eqx.Module):
         """The prior variance of each latent at each input."""
 
     @abc.abstractmethod
-    def check_dimension(self, dimension: int) -> None:
-        """Raise a `ValueError` if a kernel does not act on R^dimension."""
+    def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
+        """Raise a `ValueError` if a kernel does not take the inputs.
+
+        For their dimension, and where their values can be read for those too.
+        """
 
 
 class GaussianProcess(AbstractProcess):
@@ -71,9 +74,9 @@ class GaussianProcess(AbstractProcess):
         """The prior variance at each input."""
         return diagonal(self.kernel, x)[None]
 
-    def check_dimension(self, dimension: int) -> None:
-        """Raise a `ValueError` if the kernel does not act on R^dimension."""
-        check_dimension(self.kernel, dimension)
+    def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
+        """Raise a `ValueError` if the kernel does not take the inputs."""
+        check_domain(self.kernel, x, name)
 
 
 class IndependentProcess(AbstractProcess):
@@ -104,10 +107,10 @@ class IndependentProcess(AbstractProcess):
         """The prior variance of each latent at each input."""
         return _over(self.kernels, lambda kernel: diagonal(kernel, x))
 
-    def check_dimension(self, dimension: int) -> None:
-        """Raise a `ValueError` if a kernel does not act on R^dimension."""
+    def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
+        """Raise a `ValueError` if a kernel does not take the inputs."""
         for kernel in self.kernels:
-            check_dimension(kernel, dimension)
+            check_domain(kernel, x, name)
 
 
 def independent(

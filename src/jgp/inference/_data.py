@@ -8,6 +8,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jgp._model import Model
 from jgp._parameters import cast, check_parameters, is_concrete
+from jgp._process import AbstractProcess
 from jgp._types import as_float
 from jgp.likelihoods import Gaussian, MultinomialProbit, Softmax
 
@@ -46,7 +47,9 @@ def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
     return array
 
 
-def check_inputs(x_new: ArrayLike, x: Float[Array, "n d"]) -> Float[Array, "m d"]:
+def check_inputs(
+    x_new: ArrayLike, x: Float[Array, "n d"], process: AbstractProcess
+) -> Float[Array, "m d"]:
     """New inputs in the dtype of the training inputs, and of their dimension."""
     new = as_inputs(_empty_as_matrix(x_new, x.shape[1]), "x_new")
     if new.shape[1] != x.shape[1]:
@@ -54,6 +57,7 @@ def check_inputs(x_new: ArrayLike, x: Float[Array, "n d"]) -> Float[Array, "m d"
             f"x_new: got shape {new.shape}, wanted (m, {x.shape[1]}), the dimension "
             "of the training inputs."
         )
+    process.check_inputs(new, "x_new")
     return new.astype(x.dtype)
 
 
@@ -73,7 +77,7 @@ def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
         raise ValueError(f"model: got {type(model).__name__}, wanted a jgp.Model.")
     check_parameters(model)
     inputs = as_inputs(x)
-    model.process.check_dimension(inputs.shape[1])
+    model.process.check_inputs(inputs)
     targets = check_targets(model, y, "y")
     if np.shape(targets)[:1] != inputs.shape[:1]:
         raise ValueError(

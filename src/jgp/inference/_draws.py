@@ -46,7 +46,9 @@ class DrawsPosterior(AbstractPosterior):
 
     def marginals(self, x_new: ArrayLike) -> Marginals:
         """Mean and variance of the mixture at each input."""
-        mean, covariance = _joint_blocks(self, check_inputs(x_new, self.x))
+        mean, covariance = _joint_blocks(
+            self, check_inputs(x_new, self.x, self.process)
+        )
         variance = jnp.diagonal(covariance, axis1=1, axis2=2)
         if mean.shape[1] == 1:
             return Marginals(mean[:, 0], variance[:, 0], covariance)
@@ -54,7 +56,7 @@ class DrawsPosterior(AbstractPosterior):
 
     def joint(self, x_new: ArrayLike) -> Joint:
         """Mean and covariance of the mixture over all inputs together."""
-        mean, covariance = _joint(self, check_inputs(x_new, self.x))
+        mean, covariance = _joint(self, check_inputs(x_new, self.x, self.process))
         if mean.shape[1] == 1:
             return Joint(mean[:, 0], covariance[:, 0, :, 0])
         return Joint(mean, covariance)
@@ -63,7 +65,7 @@ class DrawsPosterior(AbstractPosterior):
         self, x_new: ArrayLike, *, key: PRNGKeyArray, num: int
     ) -> Float[Array, "num n *C"]:
         """Joint draws: a draw of the mixture, then of the latents given it."""
-        draws = _sample(self, check_inputs(x_new, self.x), key, num)
+        draws = _sample(self, check_inputs(x_new, self.x, self.process), key, num)
         return draws[..., 0] if draws.shape[-1] == 1 else draws
 
     def predict(
@@ -80,7 +82,7 @@ class DrawsPosterior(AbstractPosterior):
         is paired with one point of a fixed lattice for the latents given it, or with
         a random one where a key is given.
         """
-        points = check_inputs(x_new, self.x)
+        points = check_inputs(x_new, self.x, self.process)
         check_method(method, ("draws",))
         if likelihood.num_latents is None:
             _, _, covariance = moments = self.marginals(points)

@@ -110,7 +110,7 @@ class GaussianPosterior(AbstractPosterior):
         Raises:
             ValueError: for inputs of the wrong dimension, or not finite.
         """
-        mean, covariance = _marginals(self, check_inputs(x_new, self.x))
+        mean, covariance = _marginals(self, check_inputs(x_new, self.x, self.process))
         variance = jnp.diagonal(covariance, axis1=1, axis2=2)
         return Marginals(_squeeze(mean), _squeeze(variance), covariance)
 
@@ -120,7 +120,7 @@ class GaussianPosterior(AbstractPosterior):
         Args:
             x_new: (m, d), or (m,) for d = 1.
         """
-        mean, covariance = _joint(self, check_inputs(x_new, self.x))
+        mean, covariance = _joint(self, check_inputs(x_new, self.x, self.process))
         if mean.shape[1] == 1:
             return Joint(mean[:, 0], covariance[:, 0, :, 0])
         return Joint(mean, covariance)
@@ -135,7 +135,7 @@ class GaussianPosterior(AbstractPosterior):
             key: A PRNG key.
             num: Number of draws.
         """
-        draws = _sample(self, check_inputs(x_new, self.x), key, num)
+        draws = _sample(self, check_inputs(x_new, self.x, self.process), key, num)
         return _squeeze(draws)
 
     def predict(
@@ -147,7 +147,9 @@ class GaussianPosterior(AbstractPosterior):
         method: str | None = None,
     ) -> Categorical | Normal:
         """The distribution of observations at each input."""
-        return _predict(self, likelihood, check_inputs(x_new, self.x), key, method)
+        return _predict(
+            self, likelihood, check_inputs(x_new, self.x, self.process), key, method
+        )
 
 
 def _squeeze(values: Float[Array, "*n C"]) -> Float[Array, "*shape"]:

@@ -1,9 +1,10 @@
-"""The kernel interface and its algebra: sums, products, scaling, input maps."""
+"""The kernel interface and its algebra: sums, products, powers, scaling."""
 
 import abc
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral
 from typing import Any
 
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jgp._parameters import NON_NEGATIVE
+from jgp._constraints import NON_NEGATIVE
+from jgp._parameters import is_concrete
 from jgp._types import as_float
 
 
@@ -38,6 +40,24 @@ class AbstractKernel(eqx.Module):
         Raises:
             ValueError: if the kernel does not take points of dimension d.
         """
+
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The covariances between all pairs: `__call__` under `vmap`.
+
+        A subclass that has a faster way overrides it; the values stay the same.
+        """
+        return jax.vmap(lambda a: jax.vmap(lambda b: self(a, b))(z))(x)
+
+    def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
+        """Raise a `ValueError` if points lie outside the kernel's domain.
+
+        A kernel that takes every point leaves this as it is; the others say what was
+        got and what was wanted.
+        """
+        for kernel in kernels_in(self):
+            kernel.check_inputs(x, name)
 
     def __add__(self, other: Any) -> "AbstractKernel":
         if isinstance(other, AbstractKernel):
@@ -72,6 +92,12 @@ class Sum(AbstractKernel):
         """The sum of the kernels' values."""
         return jnp.asarray(sum(kernel(x, z) for kernel in self.kernels))
 
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The sum of the kernels' matrices."""
+        return jnp.asarray(sum(kernel.matrix(x, z) for kernel in self.kernels))
+
 
 class Product(AbstractKernel):
     """The product of kernels; products within are merged into one flat tuple."""
@@ -85,6 +111,12 @@ class Product(AbstractKernel):
     ) -> Float[Array, ""]:
         """The product of the kernels' values."""
         return jnp.asarray(math.prod(kernel(x, z) for kernel in self.kernels))
+
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The product of the kernels' matrices, element by element."""
+        return jnp.asarray(math.prod(kernel.matrix(x, z) for kernel in self.kernels))
 
 
 class Power(AbstractKernel):
@@ -106,21 +138,50 @@ class Power(AbstractKernel):
         """The kernel's value to the power `exponent`."""
         return self.kernel(x, z) ** self.exponent
 
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The kernel's matrix to the power `exponent`, element by element."""
+        return self.kernel.matrix(x, z) ** self.exponent
+
 
 class Scaled(AbstractKernel):
-    """A kernel times a variance: `variance * kernel`."""
+    """A kernel times a variance, and by a function: variance · a(x) k(x, z) a(z).
+
+    Args:
+        kernel: k.
+        variance: A non-negative number; `variance * kernel` makes one.
+        amplitude: a, a function of one point to a scalar; 1 if left out.
+    """
 
     kernel: AbstractKernel
-    variance: Float[Array, ""] = eqx.field(converter=as_float, metadata=NON_NEGATIVE)
+    variance: Float[Array, ""] = eqx.field(
+        default=1.0, converter=as_float, metadata=NON_NEGATIVE
+    )
+    amplitude: Callable[[Float[Array, " d"]], Float[Array, ""]] | None = None
 
     def __check_init__(self):
-        _check_scalar("variance", self.variance)
+        check_scalar("variance", self.variance)
 
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
     ) -> Float[Array, ""]:
-        """The kernel's value times the variance."""
-        return self.variance * self.kernel(x, z)
+        """The kernel's value, scaled."""
+        value = self.variance * self.kernel(x, z)
+        if self.amplitude is None:
+            return value
+        # The factors in this order, so that swapping x and z changes no digit.
+        return value * (self.amplitude(x) * self.amplitude(z))
+
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The kernel's matrix, scaled."""
+        K = self.variance * self.kernel.matrix(x, z)
+        if self.amplitude is None:
+            return K
+        amplitude = jax.vmap(self.amplitude)
+        return K * (amplitude(x)[:, None] * amplitude(z)[None])
 
 
 class Constant(AbstractKernel):
@@ -135,71 +196,13 @@ class Constant(AbstractKernel):
     )
 
     def __check_init__(self):
-        _check_scalar("variance", self.variance)
+        check_scalar("variance", self.variance)
 
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
     ) -> Float[Array, ""]:
         """The variance."""
         return self.variance
-
-
-class Warped(AbstractKernel):
-    """A kernel on mapped inputs, k(map(x), map(z)).
-
-    Args:
-        kernel: The kernel in the space the map leads to.
-        map: A function of one point, (d,) -> (e,). The parameters of an
-            `equinox.Module` are trained along with those of the kernel.
-    """
-
-    kernel: AbstractKernel
-    map: Callable[[Float[Array, " d"]], Float[Array, " e"]]
-
-    def __call__(
-        self, x: Float[Array, " d"], z: Float[Array, " d"]
-    ) -> Float[Array, ""]:
-        """The kernel's value at the two mapped points."""
-        return self.kernel(self.map(x), self.map(z))
-
-
-class Select(eqx.Module):
-    """The map from a point to some of its coordinates, in the order given."""
-
-    dims: tuple[int, ...] = eqx.field(static=True)
-
-    def __check_init__(self):
-        if not self.dims or any(dim < 0 for dim in self.dims):
-            raise ValueError(f"dims: got {self.dims}, wanted integers >= 0.")
-
-    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " e"]:
-        """The chosen coordinates of a point.
-
-        Raises:
-            ValueError: if a chosen dimension is not one of the point's.
-        """
-        # JAX would clamp an index out of range and take another coordinate.
-        if max(self.dims) >= x.shape[0]:
-            raise ValueError(
-                f"dims: got {self.dims}, wanted integers < {x.shape[0]}, the "
-                "dimension of the inputs."
-            )
-        return x[np.array(self.dims)]
-
-
-def on(kernel: AbstractKernel, dims: int | Iterable[int]) -> Warped:
-    """The kernel acting on some of the input dimensions.
-
-    Args:
-        kernel: A kernel for points of dimension `len(dims)`.
-        dims: One dimension or several, counted from 0.
-
-    Raises:
-        ValueError: if `dims` is empty or negative; when the kernel is evaluated, if
-            the inputs have too few dimensions.
-    """
-    dims = (dims,) if isinstance(dims, int | np.integer) else dims
-    return Warped(kernel, Select(tuple(int(dim) for dim in dims)))
 
 
 def check_dimension(kernel: AbstractKernel, d: int) -> None:
@@ -233,6 +236,26 @@ def _value_shape(structure: Any, leaves: tuple, d: int) -> tuple[int, ...]:
         ).shape
 
 
+def check_domain(kernel: AbstractKernel, x: Float[Array, "n d"], name: str) -> None:
+    """Check the dimension of points and, where they can be read, their values.
+
+    Raises:
+        ValueError: naming what disagrees, what was got and what was wanted.
+    """
+    check_dimension(kernel, x.shape[1])
+    if is_concrete(x):
+        kernel.check_inputs(x, name)
+
+
+def kernels_in(kernel: AbstractKernel) -> Iterator[AbstractKernel]:
+    """The kernels that a kernel is made of."""
+    for field in dataclasses.fields(kernel):
+        value = getattr(kernel, field.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, AbstractKernel):
+                yield part
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number | np.ndarray | jax.Array)
 
@@ -244,6 +267,7 @@ def _flat(kind: type, kernels: Iterable[Any]) -> tuple[AbstractKernel, ...]:
     return tuple(kernel for part in parts for kernel in part)
 
 
-def _check_scalar(name: str, value: Array) -> None:
+def check_scalar(name: str, value: Array) -> None:
+    """Raise a `ValueError` unless a parameter is a single number."""
     if value.ndim != 0:
         raise ValueError(f"{name}: got shape {value.shape}, wanted a scalar.")

@@ -2,10 +2,22 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from jgp._types import as_float
-from jgp.kernels._base import AbstractKernel
+from jgp.kernels._base import (
+    AbstractKernel,
+    Constant,
+    Power,
+    Product,
+    Scaled,
+    Sum,
+    check_domain,
+)
+from jgp.kernels._periodic import Periodic
+from jgp.kernels._stationary import AbstractStationary
+from jgp.kernels._transforms import Warped
 
 
 def gram(
@@ -21,13 +33,19 @@ def gram(
         z: Points; left out, the matrix is square and exactly symmetric.
 
     Raises:
-        ValueError: if the dimensions of x, z and the kernel disagree.
+        ValueError: if the dimensions of x, z and the kernel disagree, or points lie
+            outside the kernel's domain.
     """
     x = as_points(x, "x")
+    check_domain(kernel, x, "x")
     if z is None:
-        K = _pairwise(kernel, x, x)
-        # k(x, z) and k(z, x) may differ in the last digit. Not `where(mask, K, K.T)`:
-        # XLA takes minutes to compile that for 1000 points on a CPU.
+        K = kernel.matrix(x, x)
+        if _exactly_symmetric(kernel):
+            return K
+        # k(x, z) and k(z, x) may differ in the last digit. Not `where(mask, K, K.T)`,
+        # which XLA takes minutes to compile for 1000 points on a CPU; and without the
+        # barrier it evaluates the kernel twice.
+        K = lax.optimization_barrier(K)
         return jnp.tril(K) + jnp.tril(K, -1).T
     z = as_points(z, "z")
     if x.shape[1] != z.shape[1]:
@@ -35,7 +53,8 @@ def gram(
             f"z: got points of dimension {z.shape[1]}, wanted {x.shape[1]}, the "
             "dimension of x."
         )
-    return _pairwise(kernel, x, z)
+    check_domain(kernel, z, "z")
+    return kernel.matrix(x, z)
 
 
 def diagonal(kernel: AbstractKernel, x: Float[ArrayLike, "n d"]) -> Float[Array, " n"]:
@@ -44,13 +63,19 @@ def diagonal(kernel: AbstractKernel, x: Float[ArrayLike, "n d"]) -> Float[Array,
     Raises:
         ValueError: if the dimensions of x and the kernel disagree.
     """
-    return jax.vmap(lambda point: kernel(point, point))(as_points(x, "x"))
+    x = as_points(x, "x")
+    check_domain(kernel, x, "x")
+    return jax.vmap(lambda point: kernel(point, point))(x)
 
 
-def _pairwise(
-    kernel: AbstractKernel, x: Float[Array, "n d"], z: Float[Array, "m d"]
-) -> Float[Array, "n m"]:
-    return jax.vmap(lambda a: jax.vmap(lambda b: kernel(a, b))(z))(x)
+def _exactly_symmetric(kernel: AbstractKernel) -> bool:
+    """Whether each operation of the kernel is the same for (x, z) as for (z, x)."""
+    match kernel:
+        case Sum() | Product():
+            return all(map(_exactly_symmetric, kernel.kernels))
+        case Scaled() | Power() | Warped():
+            return _exactly_symmetric(kernel.kernel)
+    return isinstance(kernel, AbstractStationary | Constant | Periodic)
 
 
 def as_points(x: Float[ArrayLike, "n d"], name: str) -> Float[Array, "n d"]:

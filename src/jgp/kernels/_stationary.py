@@ -12,36 +12,52 @@ dq/dt = 1/(2q) gives
 
     M₁′ = −q e^{−q} / (2q) = −½ M₀,    M₂′ = −⅓ q (1 + q) e^{−q} / (2q) = −⅙ M₁,
 
-and these are the derivative rules below. Every derivative that the kernel has is
-then exact, coincident points included, to any order and in any dimension.
+likewise M₃′ = −M₂/10, and these are the derivative rules below. Every derivative that
+the kernel has is then exact, coincident points included, to any order and in any
+dimension.
 """
 
 import abc
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jgp._parameters import POSITIVE
+from jgp._constraints import LENGTHS
 from jgp._types import as_float
 from jgp.kernels._base import AbstractKernel
+from jgp.kernels._distance import squared_distance, squared_distances
 
 
 class AbstractStationary(AbstractKernel):
-    """A kernel of unit variance that depends on the scaled distance alone."""
+    """A kernel of unit variance that depends on the scaled distance alone.
 
-    lengthscale: eqx.AbstractVar[Float[Array, "*d"]]
+    A subclass needs a `lengthscale` and a `profile`. The lengthscale is a scalar, a
+    vector with one entry a dimension, or a lower triangular matrix L, which measures
+    distances in the metric Σ = LLᵀ: ‖L⁻¹(x − z)‖² = (x − z)ᵀΣ⁻¹(x − z).
+    """
+
+    # Whether the profile gives a positive semidefinite kernel for points of every
+    # dimension: it does if and only if it is a mixture of squared exponentials
+    # (Schoenberg 1938).
+    valid_in_every_dimension: ClassVar[bool] = False
+    # Whether the profile has a finite derivative at s = 0.
+    finite_slope: ClassVar[bool] = False
+
+    lengthscale: eqx.AbstractVar[Float[Array, "..."]]
 
     @abc.abstractmethod
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """The kernel as a function of s = ‖(x − z)/lengthscale‖²; 1 at s = 0."""
 
     def __check_init__(self):
-        if self.lengthscale.ndim > 1:
+        if self.lengthscale.ndim > 2:
             raise ValueError(
-                f"lengthscale: got shape {self.lengthscale.shape}, wanted a scalar or "
-                "a vector with one entry for each input dimension."
+                f"lengthscale: got shape {self.lengthscale.shape}, wanted a scalar, "
+                "a vector with one entry for each input dimension, or a lower "
+                "triangular matrix."
             )
 
     def __call__(
@@ -50,28 +66,14 @@ class AbstractStationary(AbstractKernel):
         """The correlation of the process at two points."""
         return self.profile(squared_distance(x, z, self.lengthscale))
 
-
-def squared_distance(
-    x: Float[Array, " d"], z: Float[Array, " d"], lengthscale: Float[Array, "*d"]
-) -> Float[Array, ""]:
-    """‖(x − z)/lengthscale‖², from differences: no digits are lost to an offset.
-
-    In float32 differences must lie within 1e-18 and 1e18 for their squares to exist.
-
-    Raises:
-        ValueError: if a vector of lengthscales has not one entry a dimension.
-    """
-    if lengthscale.ndim == 0:
-        # Scaled last: the kernels of a sum share ‖x − z‖², and the gradient in the
-        # lengthscale needs no (n, n, d) array.
-        return jnp.sum(jnp.square(x - z)) / lengthscale / lengthscale
-    # A vector of one entry would broadcast to any dimension.
-    if lengthscale.shape != x.shape:
-        raise ValueError(
-            f"lengthscale: got {lengthscale.shape[0]} entries, wanted one, or "
-            f"{x.shape[0]}, the dimension of the inputs."
-        )
-    return jnp.sum(jnp.square((x - z) / lengthscale))
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The correlations between all pairs."""
+        if not self.finite_slope:
+            return super().matrix(x, z)
+        s = squared_distances(x, z, self.lengthscale)
+        return jax.vmap(jax.vmap(self.profile))(s)
 
 
 class SquaredExponential(AbstractStationary):
@@ -83,8 +85,11 @@ class SquaredExponential(AbstractStationary):
         lengthscale: ℓ, in units of the inputs; a vector scales each dimension.
     """
 
-    lengthscale: Float[Array, "*d"] = eqx.field(
-        default=1.0, converter=as_float, metadata=POSITIVE
+    valid_in_every_dimension: ClassVar[bool] = True
+    finite_slope: ClassVar[bool] = True
+
+    lengthscale: Float[Array, "..."] = eqx.field(
+        default=1.0, converter=as_float, metadata=LENGTHS
     )
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
@@ -102,8 +107,10 @@ class Matern12(AbstractStationary):
         lengthscale: ℓ, in units of the inputs; a vector scales each dimension.
     """
 
-    lengthscale: Float[Array, "*d"] = eqx.field(
-        default=1.0, converter=as_float, metadata=POSITIVE
+    valid_in_every_dimension: ClassVar[bool] = True
+
+    lengthscale: Float[Array, "..."] = eqx.field(
+        default=1.0, converter=as_float, metadata=LENGTHS
     )
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
@@ -120,8 +127,11 @@ class Matern32(AbstractStationary):
         lengthscale: ℓ, in units of the inputs; a vector scales each dimension.
     """
 
-    lengthscale: Float[Array, "*d"] = eqx.field(
-        default=1.0, converter=as_float, metadata=POSITIVE
+    valid_in_every_dimension: ClassVar[bool] = True
+    finite_slope: ClassVar[bool] = True
+
+    lengthscale: Float[Array, "..."] = eqx.field(
+        default=1.0, converter=as_float, metadata=LENGTHS
     )
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
@@ -138,13 +148,37 @@ class Matern52(AbstractStationary):
         lengthscale: ℓ, in units of the inputs; a vector scales each dimension.
     """
 
-    lengthscale: Float[Array, "*d"] = eqx.field(
-        default=1.0, converter=as_float, metadata=POSITIVE
+    valid_in_every_dimension: ClassVar[bool] = True
+    finite_slope: ClassVar[bool] = True
+
+    lengthscale: Float[Array, "..."] = eqx.field(
+        default=1.0, converter=as_float, metadata=LENGTHS
     )
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """(1 + √(5s) + 5s/3) exp(−√(5s))."""
         return _M2(5 * squared_distance)
+
+
+class Matern72(AbstractStationary):
+    """(1 + q + 2q²/5 + q³/15) exp(−q), q = √7 r/ℓ: draws with three derivatives.
+
+    Rasmussen & Williams 2006, eq. 4.16.
+
+    Args:
+        lengthscale: ℓ, in units of the inputs; a vector scales each dimension.
+    """
+
+    valid_in_every_dimension: ClassVar[bool] = True
+    finite_slope: ClassVar[bool] = True
+
+    lengthscale: Float[Array, "..."] = eqx.field(
+        default=1.0, converter=as_float, metadata=LENGTHS
+    )
+
+    def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
+        """(1 + q + 2q²/5 + q³/15) exp(−q) with q = √(7s)."""
+        return _M3(7 * squared_distance)
 
 
 def _M0(t: Float[Array, ""]) -> Float[Array, ""]:
@@ -169,8 +203,16 @@ def _M2(t: Float[Array, ""]) -> Float[Array, ""]:
     return (1 + q + t / 3) * jnp.exp(-q)
 
 
+@jax.custom_jvp
+def _M3(t: Float[Array, ""]) -> Float[Array, ""]:
+    t = _finite(t)
+    q = jnp.sqrt(t)
+    return (1 + q + 2 * t / 5 + q * t / 15) * jnp.exp(-q)
+
+
 _M1.defjvps(lambda dt, value, t: -_M0(t) / 2 * dt)
 _M2.defjvps(lambda dt, value, t: -_M1(t) / 6 * dt)
+_M3.defjvps(lambda dt, value, t: -_M2(t) / 10 * dt)
 
 
 def _finite(t: Float[Array, ""]) -> Float[Array, ""]:

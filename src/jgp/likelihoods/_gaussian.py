@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jgp._parameters import NON_NEGATIVE
+from jgp._constraints import NON_NEGATIVE
 from jgp._types import as_float
 from jgp.likelihoods._base import AbstractLikelihood, check_method
 from jgp.likelihoods._predictive import Normal
