@@ -145,11 +145,10 @@ def test_the_blocks_of_values_and_derivatives():
     a, b = np.array([0.3, -0.2]), np.array([1.0, 0.4])
     x, z = (np.array([[*p, which] for which in range(3)]) for p in (a, b))
     K = gram(kernels.WithDerivatives(base), x, z)
-    slopes = jax.grad(base, 1)(jnp.asarray(a), jnp.asarray(b))
-    second, back = mixed(base, jnp.asarray(a), jnp.asarray(b))
-    np.testing.assert_allclose(
-        K[0, 0], base(jnp.asarray(a), jnp.asarray(b)), rtol=1e-14
-    )
+    at = jnp.asarray(a), jnp.asarray(b)
+    slopes = jax.grad(base, 1)(*at)
+    second, back = mixed(base, *at)
+    np.testing.assert_allclose(K[0, 0], base(*at), rtol=1e-14)
     np.testing.assert_allclose(K[0, 1:], slopes, rtol=1e-12)
     np.testing.assert_allclose(K[1:, 0], back, rtol=1e-12)
     np.testing.assert_allclose(K[1:, 1:], second, rtol=1e-12)
