@@ -1,5 +1,6 @@
 """Kernels: covariance functions of single points, their algebra and matrices."""
 
+from jgp._constraints import LENGTHS, POSITIVE
 from jgp.kernels._base import (
     AbstractKernel,
     Constant,
@@ -79,6 +80,8 @@ from jgp.kernels._transforms import (
 )
 
 __all__ = [
+    "LENGTHS",
+    "POSITIVE",
     "SSIM",
     "AbstractKernel",
     "AbstractStationary",

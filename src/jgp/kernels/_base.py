@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jgp._constraints import NON_NEGATIVE
 from jgp._parameters import is_concrete
-from jgp._types import as_float
+from jgp._types import as_float, is_floating
 
 
 class AbstractKernel(eqx.Module):
@@ -228,7 +228,8 @@ def check_dimension(kernel: AbstractKernel, d: int) -> None:
 @functools.lru_cache(maxsize=256)
 def _value_shape(structure: Any, leaves: tuple, d: int) -> tuple[int, ...]:
     kernel = jax.tree.unflatten(structure, leaves)
-    point = jax.ShapeDtypeStruct((d,), jnp.result_type(float))
+    dtypes = [leaf.dtype for leaf in leaves if is_floating(leaf)] or [float]
+    point = jax.ShapeDtypeStruct((d,), jnp.result_type(*dtypes))
     # Only shapes are asked for: a kernel in another precision is not an error here.
     with jax.numpy_dtype_promotion("standard"):
         return eqx.filter_eval_shape(

@@ -1,23 +1,14 @@
 """Kernel matrices: one kernel of single points, batched by `vmap`."""
 
+import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from jgp._types import as_float
 from jgp.kernels._base import (
     AbstractKernel,
-    Constant,
-    Power,
-    Product,
-    Scaled,
-    Sum,
     check_domain,
 )
-from jgp.kernels._periodic import Periodic
-from jgp.kernels._stationary import AbstractStationary
-from jgp.kernels._transforms import Warped
 
 
 def gram(
@@ -30,7 +21,8 @@ def gram(
     Args:
         kernel: The kernel.
         x: Points; a vector is read as n points of dimension 1.
-        z: Points; left out, the matrix is square and exactly symmetric.
+        z: Points; left out, they are x. That matrix is symmetric to the last digit or
+            the one before, and factorisations here read its lower triangle alone.
 
     Raises:
         ValueError: if the dimensions of x, z and the kernel disagree, or points lie
@@ -39,14 +31,7 @@ def gram(
     x = as_points(x, "x")
     check_domain(kernel, x, "x")
     if z is None:
-        K = kernel.matrix(x, x)
-        if _exactly_symmetric(kernel):
-            return K
-        # k(x, z) and k(z, x) may differ in the last digit. Not `where(mask, K, K.T)`,
-        # which XLA takes minutes to compile for 1000 points on a CPU; and without the
-        # barrier it evaluates the kernel twice.
-        K = lax.optimization_barrier(K)
-        return jnp.tril(K) + jnp.tril(K, -1).T
+        return _matrix(kernel, x, x)
     z = as_points(z, "z")
     if x.shape[1] != z.shape[1]:
         raise ValueError(
@@ -54,6 +39,13 @@ def gram(
             "dimension of x."
         )
     check_domain(kernel, z, "z")
+    return _matrix(kernel, x, z)
+
+
+@eqx.filter_jit
+def _matrix(
+    kernel: AbstractKernel, x: Float[Array, "n d"], z: Float[Array, "m d"]
+) -> Float[Array, "n m"]:
     return kernel.matrix(x, z)
 
 
@@ -66,16 +58,6 @@ def diagonal(kernel: AbstractKernel, x: Float[ArrayLike, "n d"]) -> Float[Array,
     x = as_points(x, "x")
     check_domain(kernel, x, "x")
     return jax.vmap(lambda point: kernel(point, point))(x)
-
-
-def _exactly_symmetric(kernel: AbstractKernel) -> bool:
-    """Whether each operation of the kernel is the same for (x, z) as for (z, x)."""
-    match kernel:
-        case Sum() | Product():
-            return all(map(_exactly_symmetric, kernel.kernels))
-        case Scaled() | Power() | Warped():
-            return _exactly_symmetric(kernel.kernel)
-    return isinstance(kernel, AbstractStationary | Constant | Periodic)
 
 
 def as_points(x: Float[ArrayLike, "n d"], name: str) -> Float[Array, "n d"]:
