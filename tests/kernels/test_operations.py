@@ -1,15 +1,20 @@
 """Kernels held against other routes to the same covariance."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import special
 
 import jgp
 from jgp import kernels, likelihoods
 from jgp.kernels import gram
+from jgp.kernels._base import by_rows
 from tests import cases
 
 EPS = float(np.finfo(jnp.result_type(float)).eps)
@@ -91,7 +96,6 @@ def test_one_kernel_by_several_names():
         )
 
 
-@pytest.mark.float32
 @pytest.mark.parametrize("name", cases.KERNELS)
 def test_matrix_is_the_kernel_pair_by_pair(name):
     kernel, dimension, domain = cases.KERNELS[name]
@@ -103,6 +107,53 @@ def test_matrix_is_the_kernel_pair_by_pair(name):
     np.testing.assert_allclose(K, pairs, rtol=0, atol=100 * EPS * scale)
     square = np.asarray(gram(kernel, x))
     np.testing.assert_allclose(square, square.T, rtol=0, atol=4 * EPS * scale)
+
+
+@pytest.mark.parametrize("name", ["Matern", "Matern12 ARD", "Gibbs", "SpectralMixture"])
+def test_blocks_of_rows_are_the_matrix(name):
+    kernel, dimension, _ = cases.KERNELS[name]
+    x, z = (jnp.asarray(cases.points(dimension, n, seed=n)) for n in (7, 5))
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def value_and_gradient(x, size):
+        def total(x):
+            K = by_rows(kernel, x, z, size)
+            return jnp.sum(jnp.sin(K)), K
+
+        return jax.value_and_grad(total, has_aux=True)(x)
+
+    (_, whole), slope = value_and_gradient(x, 1000)
+    (_, blocks), again = value_and_gradient(x, 11)
+    np.testing.assert_allclose(blocks, whole, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(again, slope, rtol=1e-11, atol=1e-12)
+
+
+@functools.cache
+def compiled_laws(name):
+    kernel = cases.KERNELS[name].instance
+    matrix = eqx.filter_jit(lambda x, z: kernel.matrix(x, z))
+    variances = eqx.filter_jit(jax.vmap(lambda point: kernel(point, point)))
+    return matrix, variances
+
+
+@pytest.mark.parametrize("name", cases.KERNELS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 10_000), spread=st.floats(0.05, 5.0))
+def test_symmetry_and_positive_semidefiniteness(name, seed, spread):
+    _, dimension, domain = cases.KERNELS[name]
+    x = cases.points(dimension, 9, seed, domain)
+    if domain in ("real", "positive"):
+        x = spread * x
+    matrix, variances = compiled_laws(name)
+    K = np.asarray(matrix(jnp.asarray(x), jnp.asarray(x)))
+    atol = 100 * EPS * np.max(np.abs(K))
+    np.testing.assert_allclose(K, K.T, rtol=0, atol=atol)
+    np.testing.assert_allclose(np.diag(K), variances(jnp.asarray(x)), rtol=0, atol=atol)
+    assert np.linalg.eigvalsh(K)[0] >= -1e-10 * np.trace(K) / len(x)
+    # Permuting the points permutes the matrix.
+    order = np.random.default_rng(seed).permutation(9)
+    permuted = matrix(jnp.asarray(x[order]), jnp.asarray(x[order]))
+    np.testing.assert_allclose(permuted, K[np.ix_(order, order)], rtol=0, atol=atol)
 
 
 def test_duplicates_and_near_duplicates_are_positive_semidefinite():

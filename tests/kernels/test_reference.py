@@ -120,7 +120,6 @@ def test_the_reference_is_covered():
     assert set(GRAMS) - covered == {"trig_X2"}
 
 
-@pytest.mark.float32
 @pytest.mark.parametrize("name", KERNELS)
 def test_values_at_forty_digits(name):
     entry = GRAMS[name.removesuffix(" any nu")]

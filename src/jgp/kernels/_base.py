@@ -12,11 +12,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from jgp._constraints import NON_NEGATIVE
 from jgp._parameters import is_concrete
 from jgp._types import as_float, is_floating
+
+# Entries of a matrix that are computed at once.
+ROWS_SIZE = 2**20
 
 
 class AbstractKernel(eqx.Module):
@@ -48,7 +52,7 @@ class AbstractKernel(eqx.Module):
 
         A subclass that has a faster way overrides it; the values stay the same.
         """
-        return jax.vmap(lambda a: jax.vmap(lambda b: self(a, b))(z))(x)
+        return by_rows(self, x, z)
 
     def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
         """Raise a `ValueError` if points lie outside the kernel's domain.
@@ -235,6 +239,26 @@ def _value_shape(structure: Any, leaves: tuple, d: int) -> tuple[int, ...]:
         return eqx.filter_eval_shape(
             lambda k, x, z: k(x, z), kernel, point, point
         ).shape
+
+
+def by_rows(
+    kernel: AbstractKernel,
+    x: Float[Array, "n d"],
+    z: Float[Array, "m d"],
+    size: int = ROWS_SIZE,
+) -> Float[Array, "n m"]:
+    """The matrix of a kernel, beyond `size` entries a block of rows at a time.
+
+    Blocks are computed again in the reverse pass: what a kernel computes on the way,
+    often tens of numbers an entry, is held for one block only.
+    """
+
+    def row(a: Float[Array, " d"]) -> Float[Array, " m"]:
+        return jax.vmap(lambda b: kernel(a, b))(z)
+
+    if x.shape[0] * z.shape[0] <= size:
+        return jax.vmap(row)(x)
+    return lax.map(jax.checkpoint(row), x, batch_size=max(1, size // z.shape[0]))
 
 
 def check_domain(kernel: AbstractKernel, x: Float[Array, "n d"], name: str) -> None:

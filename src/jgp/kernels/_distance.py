@@ -39,8 +39,8 @@ def squared_distance(
     check_lengthscale(lengthscale, x.shape[0])
     if lengthscale.ndim == 0:
         # Scaled last: the kernels of a sum share ‖x − z‖².
-        return _sum_of_squares(x - z) / lengthscale / lengthscale
-    return _sum_of_squares(scaled(x - z, lengthscale))
+        return sum_of_squares(x - z) / lengthscale / lengthscale
+    return sum_of_squares(scaled(x - z, lengthscale))
 
 
 def scaled(
@@ -67,7 +67,8 @@ def check_lengthscale(lengthscale: Float[Array, "..."], d: int) -> None:
         )
 
 
-def _sum_of_squares(v: Float[Array, " d"]) -> Float[Array, ""]:
+def sum_of_squares(v: Float[Array, " d"]) -> Float[Array, ""]:
+    """Σ v², written out: under `vmap` no array with an axis of dimensions is made."""
     if not 0 < v.shape[0] <= UNROLLED:
         return jnp.sum(jnp.square(v))
     return functools.reduce(jnp.add, [jnp.square(v[i]) for i in range(v.shape[0])])
@@ -98,7 +99,7 @@ def _squared_distances(x, z, lengthscale: Float[Array, "*d"]) -> Float[Array, "n
     inverse = 1 / lengthscale
 
     def one(a, b):
-        return _sum_of_squares((a - b) * inverse)
+        return sum_of_squares((a - b) * inverse)
 
     return jax.vmap(lambda a: jax.vmap(lambda b: one(a, b))(z))(x)
 

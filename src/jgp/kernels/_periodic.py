@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from jgp._constraints import POSITIVE
 from jgp._types import as_float
 from jgp.kernels._base import AbstractKernel
+from jgp.kernels._distance import sum_of_squares
 
 
 class Periodic(AbstractKernel):
@@ -35,7 +36,7 @@ class Periodic(AbstractKernel):
         check_each("lengthscale", self.lengthscale, x)
         check_each("period", self.period, x)
         sines = jnp.sin(jnp.pi * ((x - z) / self.period)) / self.lengthscale
-        return jnp.exp(-2 * jnp.sum(jnp.square(sines)))
+        return jnp.exp(-2 * sum_of_squares(sines))
 
 
 class Cosine(AbstractKernel):

@@ -9,11 +9,15 @@ from jaxtyping import Array, Float
 from jgp._bessel import MAX_NU, matern
 from jgp._constraints import LENGTHS, POSITIVE, Interval
 from jgp._types import as_float
-from jgp.kernels._base import check_scalar
+from jgp.kernels._base import by_rows, check_scalar
 from jgp.kernels._stationary import AbstractStationary
 
 EXPONENTS = {"constraint": Interval(0.0, 2.0)}
 SMOOTHNESS = {"constraint": Interval(0.0, MAX_NU)}
+
+
+# Entries computed at once: some 300 numbers an entry in the reverse pass.
+MATERN_SIZE = 2**17
 
 
 class Matern(AbstractStationary):
@@ -42,6 +46,12 @@ class Matern(AbstractStationary):
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """The correlation at s."""
         return matern(self.nu, squared_distance)
+
+    def matrix(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"]
+    ) -> Float[Array, "n m"]:
+        """The correlations between all pairs, in small blocks."""
+        return by_rows(self, x, z, MATERN_SIZE)
 
 
 class RationalQuadratic(AbstractStationary):
