@@ -18,7 +18,7 @@ from jgp.inference import DrawsPosterior
 COLOURS = np.array([[0, 114, 178], [230, 159, 0], [0, 158, 115]]) / 255
 MARKERS = "os^"
 PETALS = [2, 3]
-GRID_SIZE = 100
+GRID_SIZE = 80
 # Of the draws of each chain, the regions of MCMC average over about so many.
 NUM_DRAWS = 50
 # Share of the colour, the rest white, so that points stand out.

@@ -6,8 +6,8 @@ import pytest
 
 import jgp
 from jgp import kernels, likelihoods, means
+from jgp._constraints import Lengths, NonNegative, Real
 from jgp._model import trainable
-from jgp._parameters import NonNegative, Positive, Real
 
 EPS = float(np.finfo(jnp.result_type(float)).eps)
 
@@ -27,13 +27,13 @@ def classification():
 def test_parameters_of_a_model():
     rows = {path: type(constraint) for path, _, constraint in jgp.table(regression())}
     assert rows == {
-        ".process.kernel.kernel.lengthscale": Positive,
+        ".process.kernel.kernel.lengthscale": Lengths,
         ".process.kernel.variance": NonNegative,
         ".process.mean_function.value": Real,
         ".likelihood.noise_variance": NonNegative,
     }
     tree = jgp.constraints(classification())
-    assert isinstance(tree.process.kernels[2].kernel.lengthscale, Positive)
+    assert isinstance(tree.process.kernels[2].kernel.lengthscale, Lengths)
 
 
 @pytest.mark.float32
