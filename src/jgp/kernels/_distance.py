@@ -38,8 +38,10 @@ def squared_distance(
     """
     check_lengthscale(lengthscale, x.shape[0])
     if lengthscale.ndim == 0:
-        # Scaled last: the kernels of a sum share ‖x − z‖².
-        return sum_of_squares(x - z) / lengthscale / lengthscale
+        # Scaled last: the kernels of a sum share ‖x − z‖². Not divided twice, which XLA
+        # makes a division by ℓ², 0/0 for a tiny ℓ in float32.
+        inverse = 1 / lengthscale
+        return sum_of_squares(x - z) * inverse * inverse
     return sum_of_squares(scaled(x - z, lengthscale))
 
 
@@ -84,8 +86,8 @@ def squared_distances(
     """
     check_lengthscale(lengthscale, x.shape[1])
     if lengthscale.ndim == 0:
-        one = jnp.ones_like(lengthscale)
-        return _squared_distances(x, z, one) / lengthscale / lengthscale
+        inverse = 1 / lengthscale
+        return _squared_distances(x, z, jnp.ones_like(inverse)) * inverse * inverse
     if lengthscale.ndim == 2:
         # About one of the points, so that an offset of all costs no digits.
         origin = x[:1]
