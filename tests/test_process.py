@@ -155,3 +155,12 @@ def test_dimensions_are_checked_for_every_kernel():
         process.check_inputs(jnp.zeros((4, 3)))
         with pytest.raises(ValueError, match="lengthscale: got 3 entries, wanted one"):
             process.check_inputs(jnp.zeros((4, 2)))
+
+
+@pytest.mark.parametrize("mean", [lambda p: p, lambda p: p[:1]])
+def test_a_mean_is_a_scalar(mean):
+    x = jnp.zeros((4, 3))
+    with pytest.raises(ValueError, match="mean: got a function with values of shape"):
+        jgp.GaussianProcess(kernels.Matern12(), mean=mean).mean(x)
+    with pytest.raises(ValueError, match="mean: got a function with values of shape"):
+        jgp.independent([kernels.Matern12()] * 2, mean=[mean, mean]).mean(x)

@@ -62,7 +62,7 @@ class GaussianProcess(AbstractProcess):
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """The prior mean at each input."""
-        return jax.vmap(self.mean_function)(x)[:, None]
+        return _means(self.mean_function, x)[:, None]
 
     def covariance(
         self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
@@ -94,7 +94,7 @@ class IndependentProcess(AbstractProcess):
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""
-        means = _over(self.mean_functions, lambda m: jax.vmap(m)(x)).T
+        means = _over(self.mean_functions, lambda m: _means(m, x)).T
         return jnp.broadcast_to(means, (x.shape[0], self.num_latents))
 
     def covariance(
@@ -152,6 +152,17 @@ def independent(
     return IndependentProcess(
         kernels=tuple(kernels), mean_functions=means, num_latents=num_latents
     )
+
+
+def _means(function: Callable, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+    """The mean at each input; one of another shape would broadcast to nonsense."""
+    means = jax.vmap(function)(x)
+    if means.ndim != 1:
+        raise ValueError(
+            f"mean: got a function with values of shape {means.shape[1:]}, wanted a "
+            "scalar at each input."
+        )
+    return means
 
 
 def _over(modules: tuple, function: Callable) -> Array:
