@@ -108,3 +108,18 @@ def test_disagreeing_dimensions_are_refused():
         gram(Matern52(np.ones(3)), x)
     with pytest.raises(ValueError, match="dims: got"):
         diagonal(on(Matern52(), 2), x)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", cases.KERNELS)
+def test_no_points(name):
+    kernel, dimension, domain = cases.KERNELS[name]
+    x = jnp.asarray(cases.points(dimension, 3, domain=domain))
+    none = jnp.zeros((0, dimension))
+    assert gram(kernel, none).shape == (0, 0)
+    assert gram(kernel, none, x).shape == (0, 3)
+    assert gram(kernel, x, none).shape == (3, 0)
+    slope = jax.grad(
+        lambda x: jnp.sum(gram(kernel, none, x)) + jnp.sum(gram(kernel, x, none))
+    )
+    np.testing.assert_array_equal(slope(x), np.zeros_like(x))

@@ -113,6 +113,16 @@ def test_construction(make, message):
         (kernels.SSIM(weights=[1, 2, 1]), X, "weights: got 3, wanted one for 2 pixels"),
         (kernels.Gibbs(lambda x: jnp.ones(3)), X, "lengthscale: got a function with"),
         (
+            kernels.Convolved(kernels.Matern12(), lambda x, u: x - u, X, np.ones(2)),
+            X,
+            r"smoother: got a function with values of shape \(2,\)",
+        ),
+        (
+            kernels.Scaled(kernels.Matern12(), amplitude=lambda x: x),
+            X,
+            r"kernel: got a value of shape \(2,\)",
+        ),
+        (
             kernels.NonStationary(kernels.Matern12(), lambda x: jnp.eye(3)),
             X,
             "metric: got a function with",

@@ -253,3 +253,29 @@ def test_float32(name):
     K = gram(single, jnp.asarray(x, jnp.float32))
     assert K.dtype == jnp.float32
     np.testing.assert_allclose(K, exact, rtol=0, atol=1e-5 * np.max(np.abs(exact)))
+
+
+TINY = {
+    "Matern72": kernels.Matern72,
+    "Matern": lambda ell: kernels.Matern(1.3, ell),
+    "GammaExponential": lambda ell: kernels.GammaExponential(1.3, ell),
+    "Wendland": lambda ell: kernels.Wendland(2, ell),
+    "TrigonometricCompact": kernels.TrigonometricCompact,
+    "Gibbs": lambda ell: kernels.Gibbs(lambda x: jnp.full_like(x, ell)),
+    "NonStationary": lambda ell: kernels.NonStationary(
+        kernels.Matern32(ell), lambda x: jnp.eye(1, dtype=x.dtype)
+    ),
+    "GaussianSmoothed": lambda ell: kernels.GaussianSmoothed(
+        kernels.SquaredExponential(ell), 1e-3 * ell
+    ),
+}
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", TINY)
+def test_huge_and_tiny_lengthscales(name):
+    x = jnp.asarray([[0.0], [1.0], [3.0]])
+    ones = gram(TINY[name](1e18), x)
+    np.testing.assert_allclose(ones, np.ones((3, 3)), rtol=1e-5)
+    apart = gram(TINY[name](1e-30), x)
+    np.testing.assert_allclose(apart, np.eye(3), rtol=0, atol=1e-5)

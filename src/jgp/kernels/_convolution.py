@@ -71,7 +71,13 @@ class Convolved(AbstractKernel):
 
         def smooth(points):
             at = jax.vmap(lambda a: jax.vmap(lambda u: self.smoother(a, u))(nodes))
-            return at(points) * weights[None]
+            values = at(points)
+            if values.ndim != 2:
+                raise ValueError(
+                    f"smoother: got a function with values of shape "
+                    f"{values.shape[2:]}, wanted a scalar for each pair of points."
+                )
+            return values * weights[None]
 
         return smooth(x) @ self.kernel.matrix(nodes, nodes) @ smooth(z).T
 
@@ -109,7 +115,7 @@ class GaussianSmoothed(AbstractKernel):
         """The covariance of the smoothed process at two points."""
         check_lengthscale(self.kernel.lengthscale, x.shape[0])
         check_each("width", self.width, x)
-        squared = jnp.broadcast_to(jnp.square(self.kernel.lengthscale), x.shape)
-        wider = squared + 2 * jnp.broadcast_to(jnp.square(self.width), x.shape)
-        scale = jnp.sqrt(jnp.prod(squared / wider))
-        return scale * jnp.exp(-jnp.sum(jnp.square(x - z) / wider) / 2)
+        ratio = jnp.broadcast_to(self.width / self.kernel.lengthscale, x.shape)
+        wider = 1 + 2 * jnp.square(ratio)
+        squared = jnp.square((x - z) / self.kernel.lengthscale) / wider
+        return jnp.exp(-jnp.sum(squared) / 2) / jnp.sqrt(jnp.prod(wider))

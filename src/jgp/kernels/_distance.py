@@ -89,8 +89,8 @@ def squared_distances(
         inverse = 1 / lengthscale
         return _squared_distances(x, z, jnp.ones_like(inverse)) * inverse * inverse
     if lengthscale.ndim == 2:
-        # About one of the points, so that an offset of all costs no digits.
-        origin = x[:1]
+        # About their centre, so that an offset of all costs no digits.
+        origin = _centre(x, z)
         x, z = (jax.vmap(scaled, (0, None))(v - origin, lengthscale) for v in (x, z))
         lengthscale = jnp.ones((), x.dtype)
     return _squared_distances(x, z, lengthscale)
@@ -108,7 +108,7 @@ def _squared_distances(x, z, lengthscale: Float[Array, "*d"]) -> Float[Array, "n
 
 @_squared_distances.defjvp
 def _squared_distances_jvp(primals, tangents):
-    centre = lax.stop_gradient(jnp.mean(primals[0], axis=0, keepdims=True))
+    centre = _centre(*primals[:2])
 
     def in_units(x, z, lengthscale):
         units = jnp.broadcast_to(lengthscale, x.shape[1:])[None]
@@ -118,3 +118,10 @@ def _squared_distances_jvp(primals, tangents):
     own = jnp.sum(a * da, axis=1)[:, None] + jnp.sum(b * db, axis=1)[None]
     slope = 2 * (own - a @ db.T - da @ b.T)
     return _squared_distances(*primals), slope
+
+
+def _centre(x: Float[Array, "n d"], z: Float[Array, "m d"]) -> Float[Array, "1 d"]:
+    """A point among those of x, or of z where x has none; any will do."""
+    points = x if x.shape[0] else z
+    total = jnp.sum(points, axis=0, keepdims=True)
+    return lax.stop_gradient(total / max(1, points.shape[0]))

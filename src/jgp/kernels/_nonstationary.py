@@ -27,9 +27,11 @@ class Gibbs(AbstractKernel):
     ) -> Float[Array, ""]:
         """The correlation of the process at two points."""
         a, b = (self._at(point) for point in (x, z))
-        sums = jnp.square(a) + jnp.square(b)
-        scale = jnp.sqrt(jnp.prod(2 * a * b / sums))
-        return scale * jnp.exp(-jnp.sum(jnp.square(x - z) / sums))
+        # By ratios: the squares of tiny lengthscales vanish in float32.
+        ratio = b / a
+        scale = jnp.sqrt(jnp.prod(2 / (ratio + 1 / ratio)))
+        squared = jnp.square((x - z) / a) / (1 + jnp.square(ratio))
+        return scale * jnp.exp(-jnp.sum(squared))
 
     def _at(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         value = jnp.asarray(self.lengthscale(x))
@@ -79,7 +81,8 @@ class NonStationary(AbstractKernel):
         log_z, _ = _eliminate(at_z, jnp.zeros_like(z))
         log_mean, squared = _eliminate((at_x + at_z) / 2, x - z)
         scale = jnp.exp((log_x + log_z) / 4 - log_mean / 2)
-        return scale * self.kernel.profile(squared / self.kernel.lengthscale**2)
+        inverse = 1 / self.kernel.lengthscale
+        return scale * self.kernel.profile(squared * inverse * inverse)
 
     def _at(self, x: Float[Array, " d"]) -> Float[Array, "d d"]:
         value = jnp.asarray(self.metric(x))
@@ -100,11 +103,10 @@ def _eliminate(
     Written out over rows, so that all pairs of points are eliminated at once.
     """
     log_S = squared = jnp.zeros((), S.dtype)
-    for i in range(v.shape[0]):
+    for _ in range(v.shape[0]):
         pivot = S[0, 0]
         log_S = log_S + jnp.log(pivot)
         squared = squared + jnp.square(v[0]) / pivot
         ratio = S[1:, 0] / pivot
         S, v = S[1:, 1:] - ratio[:, None] * S[:1, 1:], v[1:] - ratio * v[0]
-        del i
     return log_S, squared

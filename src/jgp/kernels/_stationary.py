@@ -216,5 +216,6 @@ _M3.defjvps(lambda dt, value, t: -_M2(t) / 10 * dt)
 
 
 def _finite(t: Float[Array, ""]) -> Float[Array, ""]:
-    # A squared distance can overflow in float32, and inf · exp(−inf) is NaN.
-    return jnp.minimum(t, jnp.finfo(t.dtype).max)
+    # A squared distance, or a power of it, can overflow in float32, and inf · exp(−inf)
+    # is NaN; at the root of the largest number exp(−q) is 0.
+    return jnp.minimum(t, float(jnp.finfo(t.dtype).max) ** 0.5)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jgp.kernels._base import AbstractKernel, kernels_in
+from jgp.kernels._base import AbstractKernel, Product, Sum, kernels_in
 
 
 class Warped(AbstractKernel):
@@ -105,27 +105,30 @@ def _blocks(
     )
 
 
-def _check_size(kernels: Sequence[Warped], x: Float[Array, " d"]) -> None:
-    wanted = sum(len(kernel.map.dims) for kernel in kernels)  # type: ignore[attr-defined]
-    if x.shape[0] != wanted:
+def _check_size(sizes: tuple[int, ...], d: int) -> None:
+    if sum(sizes) != d:
         raise ValueError(
-            f"sizes: got blocks of {wanted} dimensions in all, wanted {x.shape[0]}, "
-            "the dimension of the inputs."
+            f"sizes: got blocks of {sum(sizes)} dimensions in all, wanted {d}, the "
+            "dimension of the inputs."
         )
 
 
 class DirectSum(AbstractKernel):
     """Σ_b k_b(x_b, z_b) over consecutive blocks of dimensions.
 
+    Cabral 2021, §3.4.3; Rasmussen & Williams 2006, §4.2.4.
+
     Args:
         kernels: One kernel a block.
         sizes: The number of dimensions of each block.
     """
 
-    kernels: tuple[Warped, ...]
+    kernel: Sum
+    sizes: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, kernels: Sequence[AbstractKernel], sizes: Sequence[int]):
-        self.kernels = _blocks(kernels, sizes)
+        self.kernel = Sum(_blocks(kernels, sizes))
+        self.sizes = tuple(int(size) for size in sizes)
 
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
@@ -135,29 +138,33 @@ class DirectSum(AbstractKernel):
         Raises:
             ValueError: if the blocks do not make up the inputs' dimension.
         """
-        _check_size(self.kernels, x)
-        return jnp.asarray(sum(kernel(x, z) for kernel in self.kernels))
+        _check_size(self.sizes, x.shape[0])
+        return self.kernel(x, z)
 
     def matrix(
         self, x: Float[Array, "n d"], z: Float[Array, "m d"]
     ) -> Float[Array, "n m"]:
         """The sum of the blocks' matrices."""
-        _check_size(self.kernels, x[0])
-        return jnp.asarray(sum(kernel.matrix(x, z) for kernel in self.kernels))
+        _check_size(self.sizes, x.shape[1])
+        return self.kernel.matrix(x, z)
 
 
 class TensorProduct(AbstractKernel):
     """Π_b k_b(x_b, z_b) over consecutive blocks of dimensions.
+
+    Cabral 2021, §3.4.3; Rasmussen & Williams 2006, §4.2.4.
 
     Args:
         kernels: One kernel a block.
         sizes: The number of dimensions of each block.
     """
 
-    kernels: tuple[Warped, ...]
+    kernel: Product
+    sizes: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, kernels: Sequence[AbstractKernel], sizes: Sequence[int]):
-        self.kernels = _blocks(kernels, sizes)
+        self.kernel = Product(_blocks(kernels, sizes))
+        self.sizes = tuple(int(size) for size in sizes)
 
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
@@ -167,21 +174,15 @@ class TensorProduct(AbstractKernel):
         Raises:
             ValueError: if the blocks do not make up the inputs' dimension.
         """
-        _check_size(self.kernels, x)
-        value = jnp.ones((), x.dtype)
-        for kernel in self.kernels:
-            value = value * kernel(x, z)
-        return value
+        _check_size(self.sizes, x.shape[0])
+        return self.kernel(x, z)
 
     def matrix(
         self, x: Float[Array, "n d"], z: Float[Array, "m d"]
     ) -> Float[Array, "n m"]:
-        """The product of the blocks' matrices, element by element."""
-        _check_size(self.kernels, x[0])
-        K = self.kernels[0].matrix(x, z)
-        for kernel in self.kernels[1:]:
-            K = K * kernel.matrix(x, z)
-        return K
+        """The product of the blocks' matrices."""
+        _check_size(self.sizes, x.shape[1])
+        return self.kernel.matrix(x, z)
 
 
 class Normalized(AbstractKernel):
