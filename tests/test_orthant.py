@@ -58,13 +58,13 @@ def test_independent_coordinates_with_a_common_part(dimension):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dimension", "atol"), [(7, 1e-6), (9, 5e-5)])
-def test_many_classes(dimension, atol):
+@pytest.mark.parametrize("dimension", [7, 9])
+def test_many_classes(dimension):
     mean = np.random.default_rng(0).normal(size=(2, dimension))
     covariance = np.broadcast_to(np.eye(dimension) + 1, (2, dimension, dimension))
     expected = [by_one_integral(m, np.ones(dimension), 1.0) for m in mean]
     got = probabilities(jnp.asarray(mean), jnp.asarray(covariance))
-    np.testing.assert_allclose(got, expected, atol=atol)
+    np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_class_probabilities_sum_to_one_without_normalisation():

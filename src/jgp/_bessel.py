@@ -116,11 +116,10 @@ def _matern_jvp(order, primals, tangents):
 def _smoothness_slope(nu, s, order: int) -> Float[Array, ""]:
     step = 2.0**-11 if jnp.finfo(s.dtype).bits == 64 else 2.0**-4
     h = step * jnp.minimum(nu, jnp.ones_like(nu))
-
-    def at(multiple):
-        return matern(nu + multiple * h, s, order)
-
-    return (8 * (at(1) - at(-1)) - (at(2) - at(-2))) / (12 * h)
+    # One evaluation of a batch compiles several times faster than four evaluations.
+    multiples = jnp.asarray([-2, -1, 1, 2], s.dtype)
+    values = jax.vmap(lambda m: matern(nu + m * h, s, order))(multiples)
+    return (8 * (values[2] - values[1]) - (values[3] - values[0])) / (12 * h)
 
 
 def _scaled_bessel(alpha: Float[Array, ""], t: Float[Array, ""]) -> Float[Array, ""]:
@@ -175,23 +174,32 @@ def _series(mu: Float[Array, ""], q: Float[Array, ""]) -> tuple[Array, Array]:
     p = jnp.exp(sigma) / (2 * plus)
     r = jnp.exp(-sigma) / (2 * minus)
     c, square = jnp.ones_like(q), q**2 / 4
-    k0, k1 = f, p
-    for i in range(1, SERIES_TERMS):
+
+    def add(step, state):
+        i = step.astype(q.dtype)
+        f, p, r, c, k0, k1 = state
         f = (i * f + p + r) / (i**2 - mu**2)
         p, r, c = p / (i - mu), r / (i + mu), c * square / i
-        k0, k1 = k0 + c * f, k1 + c * (p - i * f)
+        return f, p, r, c, k0 + c * f, k1 + c * (p - i * f)
+
+    *_, k0, k1 = lax.fori_loop(1, SERIES_TERMS, add, (f, p, r, c, f, p))
     return k0, 2 * k1 / q
 
 
 def _integral(mu: Float[Array, ""], q: Float[Array, ""]) -> tuple[Array, Array]:
     """K_μ(q) and K_{μ+1}(q) for q >= 2, by the trapezoidal rule."""
-    k0 = k1 = jnp.zeros_like(q)
-    for node, weight in zip(NODES.tolist(), WEIGHTS.tolist(), strict=True):
+
+    def add(sums, rule):
+        node, weight = rule
         y = node / jnp.sqrt(2 * q)
         root = jnp.sqrt(1 + y**2)
         angle = 2 * jnp.log(y + root)
-        k0 = k0 + weight / root * jnp.cosh(mu * angle)
-        k1 = k1 + weight / root * jnp.cosh((mu + 1) * angle)
+        k0 = sums[0] + weight / root * jnp.cosh(mu * angle)
+        k1 = sums[1] + weight / root * jnp.cosh((mu + 1) * angle)
+        return (k0, k1), None
+
+    rule = jnp.asarray(NODES, q.dtype), jnp.asarray(WEIGHTS, q.dtype)
+    (k0, k1), _ = lax.scan(add, (jnp.zeros_like(q), jnp.zeros_like(q)), rule)
     scale = jnp.sqrt(2 / q) * jnp.exp(-q)
     return scale * k0, scale * k1
 

@@ -57,6 +57,11 @@ def diagonal(kernel: AbstractKernel, x: Float[ArrayLike, "n d"]) -> Float[Array,
     """
     x = as_points(x, "x")
     check_domain(kernel, x, "x")
+    return _diagonal(kernel, x)
+
+
+@eqx.filter_jit
+def _diagonal(kernel: AbstractKernel, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     return jax.vmap(lambda point: kernel(point, point))(x)
 
 

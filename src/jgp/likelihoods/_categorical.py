@@ -132,8 +132,8 @@ class MultinomialProbit(AbstractLikelihood):
                            1e-2 for strongly correlated ones);
             "orthant"      the (C−1)-dimensional normal orthant probability: to
                            rounding for C <= 3 (bivariate normal), beyond on a fixed
-                           lattice that `key` shifts at random, to 1e-6 for C <= 8
-                           and 1e-4 for C = 10;
+                           lattice that `key` shifts at random, to 1e-6 for C <= 12
+                           (at C = 10 about half a second a probability);
             "monte_carlo"  draws with control variates; needs `key`.
         """
         method = check_method(method, ("inner_ep", "orthant", "monte_carlo"))
