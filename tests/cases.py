@@ -125,15 +125,25 @@ KERNELS = {
 }
 
 MEANS = {
+    "Basis": Case(means.polynomial(2, means.Constant(0.3)), 2),
     "Constant": Case(means.Constant(-0.4), 2),
     "Linear": Case(means.Linear(np.array([0.5, -2.0, 1.0]), 0.3), 3),
+    "Product": Case(means.Constant(2.0) * means.Linear(np.array([0.5, -2.0])), 2),
+    "Sum": Case(1.0 + means.Linear(np.array([0.5, -2.0])) + CUBIC, 2),
+    "WithDerivatives": Case(means.WithDerivatives(CUBIC), 3, "derivatives"),
     "Zero": Case(means.Zero(), 2),
 }
 
 # The dimension of a likelihood's case is its number of latents.
 LIKELIHOODS = {
+    "CorrelatedGaussian": Case(
+        likelihoods.CorrelatedGaussian([[0.5, 0.2], [0.2, 0.3]]), 2
+    ),
+    "FixedNoiseGaussian": Case(likelihoods.FixedNoiseGaussian(np.full(7, 0.3)), 1),
     "Gaussian": Case(likelihoods.Gaussian(0.3), 1),
+    "Gaussian a variance an output": Case(likelihoods.Gaussian([0.3, 0.1]), 2),
     "Gaussian of two outputs": Case(likelihoods.Gaussian(0.3), 2),
+    "HeteroscedasticGaussian": Case(likelihoods.HeteroscedasticGaussian(CUBIC), 1),
     "MultinomialProbit": Case(likelihoods.MultinomialProbit(3), 3),
     "Softmax": Case(likelihoods.Softmax(3), 3),
 }

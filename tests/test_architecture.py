@@ -34,7 +34,7 @@ LAYERS = {
     },
     2: {"_gaussian", "_bivariate", "_cubature", "_orthant", "sampling"},
     3: {"kernels", "likelihoods", "means"},
-    4: {"_process", "_model"},
+    4: {"_process", "_coregionalised", "_model"},
     5: {"inference", "quadrature"},
     6: {"_fit", "_selection"},
     7: {"plots", "sklearn", "io", "testing", "conjugate"},
@@ -142,7 +142,7 @@ def public_concrete(package, base: type) -> set[type]:
     [
         (kernels, kernels.AbstractKernel, cases.KERNELS),
         (likelihoods, likelihoods.AbstractLikelihood, cases.LIKELIHOODS),
-        (means, eqx.Module, cases.MEANS),
+        (means, means.AbstractMean, cases.MEANS),
     ],
     ids=["kernels", "likelihoods", "means"],
 )

@@ -47,3 +47,20 @@ def test_wrong_shapes_are_refused():
         means.Linear(np.ones(2), np.ones(1))
     with pytest.raises(ValueError, match="weights: got 1 entries, wanted 2"):
         means.Linear(np.ones(1))(jnp.ones(2))
+
+
+def test_means_add_and_multiply():
+    x = jnp.array([1.0, -2.0])
+    linear, constant = means.Linear(np.array([0.5, -2.0])), means.Constant(3.0)
+    a, b = float(linear(x)), 3.0
+    for mean, wanted in (
+        (linear + constant, a + b),
+        (linear * constant, a * b),
+        (2.0 * linear + 1.0, 2 * a + 1),
+        (1.0 + linear * 2.0, 1 + 2 * a),
+        (linear + jnp.sum, a - 1.0),
+    ):
+        np.testing.assert_allclose(mean(x), wanted, rtol=1e-6)
+    # A number is a parameter as any other.
+    slope = jax.grad(lambda mean: mean(x))(2.0 * linear)
+    np.testing.assert_allclose(slope.means[0].value, a, rtol=1e-6)

@@ -4,6 +4,8 @@ from jgp import kernels as kernels
 from jgp import likelihoods as likelihoods
 from jgp import means as means
 from jgp import sampling as sampling
+from jgp._coregionalised import CoregionalisedProcess as CoregionalisedProcess
+from jgp._coregionalised import coregionalised as coregionalised
 from jgp._fit import Fit as Fit
 from jgp._fit import fit as fit
 from jgp._model import Model as Model

@@ -23,7 +23,8 @@ from jgp._parameters import from_real, is_concrete, table, to_real
 from jgp._results import RESULTS, InferenceError
 from jgp.inference import Approximation, exact, laplace, nested_ep
 from jgp.inference._data import bounded, positive_integer, prepare
-from jgp.likelihoods import Gaussian, MultinomialProbit
+from jgp.inference._exact import masked
+from jgp.likelihoods import AbstractGaussian, MultinomialProbit
 
 MEMORY = 10
 ARMIJO = 1e-4
@@ -103,7 +104,8 @@ def fit(
             "host and cannot run inside jit, vmap or grad; loop over it instead."
         )
     positive_integer("max_steps", max_steps)
-    model, inputs, targets = prepare(model, x, y)
+    y, _ = masked(y, getattr(infer, "keywords", {}).get("mask"))
+    model, inputs, targets = prepare(model, x, y, regression=None)
     infer = _default(model) if infer is None else infer
     mask = trainable(model)
     _check_trainable(model, mask)
@@ -111,14 +113,13 @@ def fit(
         tolerance = 1e-7 if jnp.finfo(inputs.dtype).bits == 64 else 1e-4
     bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
     search = _Search(model, mask, inputs, targets, infer)
-    bar = tqdm(total=max_steps, desc="fit", delay=2.0, disable=not progress)
-    with bar:
+    with tqdm(total=max_steps, desc="fit", delay=2.0, disable=not progress) as bar:
         result = search.minimise(max_steps, tolerance, bar)
     return search.finish(result, throw)
 
 
 def _default(model: Model) -> Callable[..., Approximation]:
-    if isinstance(model.likelihood, Gaussian):
+    if isinstance(model.likelihood, AbstractGaussian):
         return exact
     return nested_ep if isinstance(model.likelihood, MultinomialProbit) else laplace
 
@@ -149,14 +150,17 @@ class _Point(eqx.Module):
             np.isfinite(self.value) and np.isfinite(self.gradient).all()
         )
 
+    def curves_up_from(self, old: "_Point") -> bool:
+        """Whether the gradient grew along the step from an earlier point."""
+        return float((self.raw - old.raw) @ (self.gradient - old.gradient)) > 0
+
 
 class _Search:
     """Minimises −log evidence in raw parameters, and keeps the record."""
 
     def __init__(self, model: Model, mask: PyTree, x: Array, y: Array, infer: Any):
         if isinstance(infer, functools.partial):
-            # Two partials made alike compare unequal and would compile twice; their
-            # options are compared by value.
+            # Partials made alike compare unequal; their options compare by value.
             if infer.args:
                 raise ValueError(
                     f"infer: got a partial with positional arguments {infer.args}, "
@@ -222,7 +226,7 @@ class _Search:
                 new = self.line_search(point, direction)
                 if new is None and fresh:
                     return RESULTS.stagnated
-                restart = new is None or _curvature(point, new) <= 0
+                restart = new is None or not new.curves_up_from(point)
                 point = point if new is None else new
                 if new is not None:
                     self.record(new)
@@ -299,10 +303,6 @@ def _value_and_gradient(free, fixed, x, y, warm, verb, options):
 
 def _flat(tree: PyTree) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
-
-
-def _curvature(old: _Point, new: _Point) -> float:
-    return float((new.raw - old.raw) @ (new.gradient - old.gradient))
 
 
 _LBFGS = optax.chain(optax.scale_by_lbfgs(memory_size=MEMORY), optax.scale(-1.0))

@@ -89,6 +89,39 @@ def inverse_root(
     return _inverse_root(A)
 
 
+@one_by_one
+def inverse_from_lower(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """(LLᵀ)⁻¹ from L, by halves; not differentiable.
+
+    L is inverted by halves, and so is R = L⁻¹ multiplied by its transpose: less than
+    n³ operations, nearly all in matrix products, and as accurate as substitution.
+    """
+    return _triangular_product(_lower_inverse(lower))
+
+
+def _lower_inverse(lower: Array) -> Array:
+    half = lower.shape[0] // 2
+    if lower.shape[0] <= BLOCK:
+        identity = jnp.eye(lower.shape[0], dtype=lower.dtype)
+        return lax.linalg.triangular_solve(lower, identity, left_side=True, lower=True)
+    first = _lower_inverse(lower[:half, :half])
+    second = _lower_inverse(lower[half:, half:])
+    zeros = jnp.zeros((half, lower.shape[0] - half), lower.dtype)
+    corner = -second @ (lower[half:, :half] @ first)
+    return jnp.block([[first, zeros], [corner, second]])
+
+
+def _triangular_product(R: Array) -> Array:
+    """RᵀR of a lower triangular R."""
+    half = R.shape[0] // 2
+    if R.shape[0] <= 2 * BLOCK:
+        return R.T @ R
+    first, corner, second = R[:half, :half], R[half:, :half], R[half:, half:]
+    below = second.T @ corner
+    above = _triangular_product(first) + corner.T @ corner
+    return jnp.block([[above, below.T], [below, _triangular_product(second)]])
+
+
 def _inverse(A: Array) -> tuple[Array, Array]:
     half = A.shape[0] // 2
     if A.shape[0] <= BLOCK:

@@ -172,6 +172,31 @@ def inverse_root(
     return jnp.vectorize(_inverse_root, signature="(n,n)->(n,n),()")(A)
 
 
+def inverse_from_factor(
+    S: Float[Array, "*batch n n"], lower: Float[Array, "*batch n n"]
+) -> Float[Array, "*batch n n"]:
+    """S⁻¹ of positive definite matrices with the factor L at hand, S = LLᵀ.
+
+    Its derivative is taken in S alone, to any order.
+    """
+    lower = lax.stop_gradient(lower)
+    return jnp.vectorize(_inverse_from_factor, signature="(n,n),(n,n)->(n,n)")(S, lower)
+
+
+@jax.custom_jvp
+def _inverse_from_factor(S: Float[Array, "n n"], lower: Float[Array, "n n"]) -> Array:
+    del S
+    return _lapack.inverse_from_lower(lower)
+
+
+@_inverse_from_factor.defjvp
+def _inverse_from_factor_jvp(primals, tangents):
+    """dS⁻¹ = −S⁻¹ dS S⁻¹."""
+    (S, lower), (dS, _) = primals, tangents
+    S_inverse = _inverse_from_factor(S, lower)
+    return S_inverse, -S_inverse @ dS @ S_inverse
+
+
 @jax.custom_jvp
 def _inverse(A: Float[Array, "n n"]) -> tuple[Array, Array]:
     return _lapack.inverse(A)

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import PyTree
 
-from jgp._parameters import select, where_paths
+from jgp._parameters import fixed_paths, select, where_paths
 from jgp._process import AbstractProcess
 from jgp.likelihoods import AbstractLikelihood
 
@@ -63,6 +63,7 @@ def freeze(model: Model, where: Callable[[Any], Any]) -> Model:
 
 
 def trainable(model: Model) -> PyTree[bool]:
-    """A filter tree of the model: True at the floating leaves that are not frozen."""
+    """A filter tree of the model: True at the floating leaves that `fit` may move."""
+    held = {*model.frozen, *fixed_paths(model)}
     from_paths = where_paths(model, lambda m: m)
-    return select(model, tuple(p for p in from_paths if p not in model.frozen))
+    return select(model, tuple(p for p in from_paths if p not in held))

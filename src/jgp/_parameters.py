@@ -9,7 +9,7 @@ and only `to_real` and `from_real` apply the bijection between that set and the
 real line.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -37,21 +37,33 @@ def constraints(model: PyTree) -> PyTree:
 
 
 def _constraint_at(model: PyTree, path: tuple) -> AbstractConstraint:
-    node, constraint = model, Real()
+    return _metadata_at(model, path).get("constraint", Real())
+
+
+def _metadata_at(model: PyTree, path: tuple) -> Mapping[str, Any]:
+    """What the innermost dataclass field on the way to a leaf declares."""
+    node, metadata = model, {}
     for key in path:
         match key:
             case jtu.GetAttrKey(name):
                 field = getattr(type(node), "__dataclass_fields__", {}).get(name)
                 metadata = {} if field is None else field.metadata
-                constraint = metadata.get("constraint", Real())
                 node = getattr(node, name)
             case jtu.SequenceKey(index):
                 node = node[index]
             case jtu.DictKey(name):
                 node = node[name]
             case _:  # a foreign node: its fields declare nothing to jgp
-                return Real()
-    return constraint
+                return {}
+    return metadata
+
+
+def fixed_paths(model: PyTree) -> tuple[str, ...]:
+    """The paths of the leaves whose field says that nothing ever trains them."""
+    leaves, _ = jtu.tree_flatten_with_path(model)
+    return tuple(
+        jtu.keystr(path) for path, _ in leaves if _metadata_at(model, path).get("fixed")
+    )
 
 
 def _map(function: Callable, model: PyTree) -> PyTree:

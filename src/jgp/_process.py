@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jgp.kernels import AbstractKernel, check_domain, diagonal, gram
-from jgp.means import Zero
+from jgp.means import Basis, Zero
 
 
 class AbstractProcess(eqx.Module):
@@ -21,6 +21,16 @@ class AbstractProcess(eqx.Module):
 
     num_latents: eqx.AbstractVar[int]
 
+    @property
+    def coupled(self) -> bool:
+        """Whether the latents depend on each other a priori."""
+        return False
+
+    @property
+    def features(self) -> Callable | None:
+        """Functions of a point whose coefficients have a flat prior, if any."""
+        return None
+
     @abc.abstractmethod
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""
@@ -30,6 +40,13 @@ class AbstractProcess(eqx.Module):
         self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
     ) -> Float[Array, "C n m"]:
         """The prior covariance of each latent between two sets of inputs."""
+
+    def joint_covariance(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
+    ) -> Float[Array, "n C m C"]:
+        """The prior covariance between all latents at two sets of inputs."""
+        K = self.covariance(x, z)
+        return class_diagonal(jnp.broadcast_to(K, (self.num_latents, *K.shape[1:])))
 
     @abc.abstractmethod
     def variance(self, x: Float[Array, "n d"]) -> Float[Array, "C n"]:
@@ -59,6 +76,11 @@ class GaussianProcess(AbstractProcess):
         self.kernel = kernel
         self.mean_function = Zero() if mean is None else mean
         self.num_latents = 1
+
+    @property
+    def features(self) -> Callable | None:
+        """The basis of a mean whose coefficients are integrated out."""
+        return _features((self.mean_function,))
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """The prior mean at each input."""
@@ -92,10 +114,14 @@ class IndependentProcess(AbstractProcess):
     mean_functions: tuple[Callable, ...]
     num_latents: int = eqx.field(static=True)
 
+    @property
+    def features(self) -> Callable | None:
+        """The basis of the mean, one that all latents share."""
+        return _features(self.mean_functions)
+
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""
-        means = _over(self.mean_functions, lambda m: _means(m, x)).T
-        return jnp.broadcast_to(means, (x.shape[0], self.num_latents))
+        return means_of(self.mean_functions, x, self.num_latents)
 
     def covariance(
         self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
@@ -143,15 +169,48 @@ def independent(
             f"{num_latents}, wanted one kernel for each latent."
         )
     num_latents = num_latents or len(kernels)
+    means = mean_functions(mean, num_latents)
+    return IndependentProcess(
+        kernels=tuple(kernels), mean_functions=means, num_latents=num_latents
+    )
+
+
+def mean_functions(
+    mean: Callable | Sequence[Callable] | None, num_latents: int
+) -> tuple[Callable, ...]:
+    """One mean function that all latents share, or one for each.
+
+    Raises:
+        ValueError: for another number of them, or a `Basis` beside other means.
+    """
     means = (Zero(),) if mean is None else mean
     means = (means,) if callable(means) else tuple(means)
     if len(means) not in (1, num_latents):
         raise ValueError(
             f"mean: got {len(means)} mean functions, wanted 1 or {num_latents}."
         )
-    return IndependentProcess(
-        kernels=tuple(kernels), mean_functions=means, num_latents=num_latents
-    )
+    if len(means) > 1 and any(isinstance(m, Basis) for m in means):
+        raise ValueError("mean: got a Basis for one latent, wanted one that all share.")
+    return means
+
+
+def means_of(
+    functions: tuple[Callable, ...], x: Float[Array, "n d"], num_latents: int
+) -> Float[Array, "n C"]:
+    """The mean of each latent at each input."""
+    means = _over(functions, lambda function: _means(function, x)).T
+    return jnp.broadcast_to(means, (x.shape[0], num_latents))
+
+
+def class_diagonal(K: Float[Array, "C n m"]) -> Float[Array, "n C m C"]:
+    """Covariances between all latents, of those within each."""
+    identity = jnp.eye(K.shape[0], dtype=K.dtype)
+    return jnp.einsum("cnm,cd->ncmd", K, identity)
+
+
+def _features(functions: tuple[Callable, ...]) -> Callable | None:
+    first = functions[0]
+    return first.features if isinstance(first, Basis) else None
 
 
 def _means(function: Callable, x: Float[Array, "n d"]) -> Float[Array, " n"]:

@@ -1,15 +1,50 @@
-"""Mean functions of single points; any callable module of one point will do."""
+"""Mean functions of single points; any callable module of one point will do.
+
+Means add and multiply, with each other, with numbers (trained like the rest) and with
+any other callable. `Basis` alone is not a function but a space of them.
+"""
+
+import abc
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jgp._types import as_float
 
-__all__ = ["Constant", "Linear", "Zero"]
+__all__ = ["AbstractMean", "Basis", "Constant", "Linear", "Product", "Sum", "Zero"]
+__all__ += ["WithDerivatives", "polynomial"]
 
 
-class Zero(eqx.Module):
+class AbstractMean(eqx.Module):
+    """A function of a single point (d,) to a scalar, with an algebra."""
+
+    # NumPy would otherwise take `np.float64(2) * mean` as an array of objects.
+    __array_ufunc__ = None
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The mean at a point."""
+
+    def __add__(self, other: Any) -> "Sum":
+        return Sum((self, _as_mean(other)))
+
+    def __radd__(self, other: Any) -> "Sum":
+        return Sum((_as_mean(other), self))
+
+    def __mul__(self, other: Any) -> "Product":
+        return Product((self, _as_mean(other)))
+
+    def __rmul__(self, other: Any) -> "Product":
+        return Product((_as_mean(other), self))
+
+
+class Zero(AbstractMean):
     """The mean 0."""
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
@@ -17,7 +52,7 @@ class Zero(eqx.Module):
         return jnp.zeros((), x.dtype)
 
 
-class Constant(eqx.Module):
+class Constant(AbstractMean):
     """The same mean everywhere.
 
     Args:
@@ -38,7 +73,7 @@ class Constant(eqx.Module):
         return self.value
 
 
-class Linear(eqx.Module):
+class Linear(AbstractMean):
     """The mean weights · x + bias.
 
     Args:
@@ -70,3 +105,108 @@ class Linear(eqx.Module):
                 "the dimension of the inputs."
             )
         return jnp.dot(self.weights, x) + self.bias
+
+
+class Sum(AbstractMean):
+    """The sum of mean functions."""
+
+    means: tuple[Callable, ...]
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The sum of the values."""
+        return jnp.asarray(sum(mean(x) for mean in self.means))
+
+
+class Product(AbstractMean):
+    """The product of mean functions."""
+
+    means: tuple[Callable, ...]
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """The product of the values."""
+        value = self.means[0](x)
+        for mean in self.means[1:]:
+            value = value * mean(x)
+        return value
+
+
+class WithDerivatives(AbstractMean):
+    """The mean of a process observed together with its derivatives.
+
+    The last coordinate of each point says what is observed there, as for
+    `kernels.WithDerivatives`: 0 the value, j the derivative in dimension j.
+
+    Args:
+        mean: The mean of f, a differentiable function of the other d coordinates.
+    """
+
+    mean: Callable
+
+    def __call__(self, x: Float[Array, " e"]) -> Float[Array, ""]:
+        """The mean of what is observed at a point."""
+        value, slope = jax.value_and_grad(self.mean)(x[:-1])
+        which = jnp.round(x[-1])
+        numbers = jnp.arange(1, x.shape[0], dtype=x.dtype)
+        derivative = jnp.sum(jnp.where(numbers == which, slope, 0))
+        return jnp.where(which == 0, value, derivative)
+
+
+class Basis(eqx.Module):
+    """The mean h(x)ᵀβ, its coefficients β integrated out under a flat prior.
+
+    For exact regression (Rasmussen & Williams 2006, §2.7): nothing is penalised that
+    the basis spans, and the evidence is the limit of a prior N(0, B), B⁻¹ → 0, without
+    the infinite factor. For a proper prior N(0, B) add h(x)ᵀBh(z) to the kernel:
+    `Warped(Linear(B), features)`.
+
+    Args:
+        features: h, a function of a single point (d,) to p features.
+        mean: A function added to it; zero if left out.
+    """
+
+    features: Callable[[Float[Array, " d"]], Float[Array, " p"]]
+    mean: Callable[[Float[Array, " d"]], Float[Array, ""]] = Zero()
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """What is not integrated out."""
+        return self.mean(x)
+
+
+class Monomials(eqx.Module):
+    """All monomials of a point up to a total degree, the constant first.
+
+    Args:
+        degree: The total degree, >= 0.
+    """
+
+    degree: int = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " d"]) -> Float[Array, " p"]:
+        """The p = (d + degree choose degree) features."""
+        dimensions = range(x.shape[0])
+        choices = itertools.chain.from_iterable(
+            itertools.combinations_with_replacement(dimensions, total)
+            for total in range(self.degree + 1)
+        )
+        return jnp.stack([jnp.prod(x[np.asarray(chosen, int)]) for chosen in choices])
+
+
+def polynomial(degree: int, mean: Callable | None = None) -> Basis:
+    """A polynomial mean of a total degree, its coefficients integrated out.
+
+    Args:
+        degree: >= 0; 0 is an unknown constant, 1 an unknown linear function.
+        mean: A function added to it.
+
+    Raises:
+        ValueError: for another degree.
+    """
+    if not isinstance(degree, int) or degree < 0:
+        raise ValueError(f"degree: got {degree!r}, wanted an integer >= 0.")
+    return Basis(Monomials(degree), Zero() if mean is None else mean)
+
+
+def _as_mean(value: Any) -> Callable:
+    if isinstance(value, Basis):
+        raise TypeError("Basis: is no function to add; give it a `mean` instead.")
+    return value if callable(value) else Constant(value)

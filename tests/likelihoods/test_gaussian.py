@@ -109,7 +109,10 @@ def test_targets_of_any_numeric_kind(y):
     assert Gaussian(0.3).targets(np.zeros((0, 2)), 2).shape == (0, 2)
 
 
-def test_noise_is_one_number():
+def test_noise_is_one_number_or_one_an_output():
     assert Gaussian().noise_variance == 1
-    with pytest.raises(ValueError, match=r"noise_variance: got shape \(3,\), wanted a"):
-        Gaussian(np.ones(3))
+    assert Gaussian().num_latents is None
+    assert Gaussian(np.ones(3)).num_latents == 3
+    for shape in ((2, 2), (0,)):
+        with pytest.raises(ValueError, match="noise_variance: got shape"):
+            Gaussian(np.ones(shape))

@@ -55,6 +55,7 @@ class Approximation(eqx.Module):
         *,
         key: PRNGKeyArray | None = None,
         method: str | None = None,
+        noise_variance: ArrayLike | None = None,
     ) -> Categorical | Normal:
         """The distribution of observations at new inputs.
 
@@ -65,12 +66,19 @@ class Approximation(eqx.Module):
             x_new: (m, d), or (m,) for d = 1; no points work too.
             key: Randomises a rule that is otherwise deterministic.
             method: An integration rule of the likelihood (see its `predict`).
+            noise_variance: (m,) or (m, C), the variance of the noise there, for
+                `FixedNoiseGaussian`.
 
         Raises:
-            ValueError: for inputs of the wrong dimension, or not finite.
+            ValueError: for inputs of the wrong dimension, or not finite; for noise
+                variances that the likelihood needs and did not get, or the reverse.
         """
         return self.posterior.predict(
-            self.model.likelihood, x_new, key=key, method=method
+            self.model.likelihood,
+            x_new,
+            key=key,
+            method=method,
+            noise_variance=noise_variance,
         )
 
     def log_prob(
@@ -80,6 +88,7 @@ class Approximation(eqx.Module):
         *,
         key: PRNGKeyArray | None = None,
         method: str | None = None,
+        noise_variance: ArrayLike | None = None,
     ) -> Float[Array, " m"]:
         """The log predictive probability (density) of each new observation.
 
@@ -88,8 +97,11 @@ class Approximation(eqx.Module):
             y_new: Targets as for training.
             key: As for `predict`.
             method: As for `predict`.
+            noise_variance: As for `predict`.
         """
-        predicted = self.predict(x_new, key=key, method=method)
+        predicted = self.predict(
+            x_new, key=key, method=method, noise_variance=noise_variance
+        )
         y_new = check_targets(self.model, y_new, "y_new")
         num_new = _length(predicted)
         if y_new.shape[:1] != (num_new,):

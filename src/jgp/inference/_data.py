@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
@@ -10,7 +11,7 @@ from jgp._model import Model
 from jgp._parameters import cast, check_parameters, is_concrete
 from jgp._process import AbstractProcess
 from jgp._types import as_float
-from jgp.likelihoods import Gaussian, MultinomialProbit, Softmax
+from jgp.likelihoods import AbstractGaussian, MultinomialProbit, Softmax
 
 
 def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
@@ -67,8 +68,17 @@ def _empty_as_matrix(x: ArrayLike, dimension: int) -> ArrayLike:
     return np.zeros((0, dimension)) if empty else x
 
 
-def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
+def prepare(
+    model: Model, x: ArrayLike, y: Any, *, regression: bool | None = False
+) -> tuple[Model, Array, Array]:
     """Model, inputs and targets, checked and in the dtype of the inputs.
+
+    Args:
+        model: A model.
+        x: Inputs.
+        y: Targets.
+        regression: Whether the method is exact regression: only Gaussian noise, but
+            priors that couple latents or have a flat part. None checks neither.
 
     Raises:
         ValueError: naming the argument, what was got and what was wanted.
@@ -77,6 +87,8 @@ def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
         raise ValueError(f"model: got {type(model).__name__}, wanted a jgp.Model.")
     check_parameters(model)
     inputs = as_inputs(x)
+    if regression is not None:
+        _check_method(model, inputs, regression)
     model.process.check_inputs(inputs)
     targets = check_targets(model, y, "y")
     if np.shape(targets)[:1] != inputs.shape[:1]:
@@ -84,14 +96,38 @@ def prepare(model: Model, x: ArrayLike, y: Any) -> tuple[Model, Array, Array]:
             f"y: got shape {np.shape(targets)} beside x of shape {inputs.shape}, "
             "wanted as many targets as inputs."
         )
-    if inputs.shape[0] == 0 and not isinstance(model.likelihood, Gaussian):
+    if inputs.shape[0] == 0 and not isinstance(model.likelihood, AbstractGaussian):
         raise ValueError(
             f"x: got no data (shape {inputs.shape}), wanted at least one point for "
             f"{type(model.likelihood).__name__}."
         )
-    if isinstance(model.likelihood, Gaussian):
+    if isinstance(model.likelihood, AbstractGaussian):
         targets = targets.astype(inputs.dtype)
     return cast(model, inputs.dtype), inputs, targets
+
+
+def _check_method(model: Model, x: Float[Array, "n d"], regression: bool) -> None:
+    process, likelihood = model.process, type(model.likelihood).__name__
+    if regression and not isinstance(model.likelihood, AbstractGaussian):
+        raise ValueError(f"likelihood: got {likelihood}, wanted Gaussian for exact.")
+    if not regression and process.coupled:
+        raise ValueError(
+            f"process: got {type(process).__name__}, whose latents depend on each "
+            "other, wanted independent latents (or exact regression)."
+        )
+    if process.features is None:
+        return
+    if not regression:
+        raise ValueError(
+            "mean: got a Basis, whose coefficients only exact regression integrates "
+            "out, wanted a function; for a proper prior add a kernel."
+        )
+    num_features = jax.eval_shape(jax.vmap(process.features), x).shape[1]
+    if x.shape[0] < num_features:
+        raise ValueError(
+            f"x: got {x.shape[0]} points for the {num_features} features of the mean's "
+            "Basis, wanted at least as many points as features."
+        )
 
 
 def check_targets(model: Model, y: Any, name: str) -> Array:

@@ -11,7 +11,12 @@ from jgp._linalg import semidefinite_root, solve_lower
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
 from jgp.inference._posterior import AbstractPosterior, Joint, Marginals
-from jgp.likelihoods import AbstractLikelihood, Categorical, Normal
+from jgp.likelihoods import (
+    AbstractGaussian,
+    AbstractLikelihood,
+    Categorical,
+    Normal,
+)
 from jgp.likelihoods._base import check_method
 
 # New points at which all draws are held at once.
@@ -75,6 +80,7 @@ class DrawsPosterior(AbstractPosterior):
         *,
         key: PRNGKeyArray | None = None,
         method: str | None = None,
+        noise_variance: ArrayLike | None = None,
     ) -> Categorical | Normal:
         """The distribution of observations, averaged over the draws.
 
@@ -83,8 +89,9 @@ class DrawsPosterior(AbstractPosterior):
         a random one where a key is given.
         """
         points = check_inputs(x_new, self.x, self.process)
+        likelihood = likelihood.at(points, noise_variance)
         check_method(method, ("draws",))
-        if likelihood.num_latents is None:
+        if isinstance(likelihood, AbstractGaussian):
             _, _, covariance = moments = self.marginals(points)
             mean = moments.mean.reshape(covariance.shape[:2])
             return likelihood.predict(mean, covariance)

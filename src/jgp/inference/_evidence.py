@@ -87,6 +87,12 @@ def evidence(
         raise ValueError(
             f"approximation: got {got}, wanted an Approximation with Gaussian sites."
         )
+    factor = getattr(approximation.posterior, "factor", None)
+    if getattr(factor, "observed", None) is not None:
+        raise ValueError(
+            "approximation: got one with missing targets, whose evidence is exact "
+            "already, wanted one of all targets."
+        )
     if method != "importance":
         raise ValueError(f"method: got {method!r}, wanted 'importance'.")
     num_draws = int(positive_integer("num", num))
@@ -119,10 +125,12 @@ def _importance(
     # The share that the prior has of a whole number of pairs.
     share = jnp.ceil(defensive * num_pairs) / num_pairs
 
+    likelihood = model.likelihood.at_data(x)
+
     def log_weight(deviation, from_prior):
         centre = jnp.where(from_prior, prior_mean, posterior.mean)
         f = centre + apply_blocks(root, deviation)
-        log_likelihood = jnp.sum(jax.vmap(model.likelihood.log_prob)(f, y))
+        log_likelihood = jnp.sum(likelihood.log_probs(f, y))
         log_sites = jnp.sum(sites.linear * f) - jnp.sum(f * sites.times(f)) / 2
         log_ratio = log_sites - log_normaliser  # log q/p
         return log_likelihood - jnp.logaddexp(

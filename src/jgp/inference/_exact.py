@@ -1,62 +1,30 @@
-r"""Exact Gaussian-process regression (Rasmussen & Williams 2006, Alg. 2.1).
+r"""Exact Gaussian-process regression (Rasmussen & Williams 2006, Alg. 2.1, §2.7).
 
-With r = y − m₀ and S = K + σ²I, w = S⁻¹r:
-
-    log p(y) = −½rᵀw − ½log|S| − ½n log 2π,   d log p = ½tr((wwᵀ − S⁻¹)dS) − wᵀdr.
+The mathematics is that of `_factor`. Outputs that are independent, a priori and in
+their noise, take O(Cn³) time and O(Cn²) memory; those that are not are one problem of
+nC observations.
 """
 
 from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jgp._linalg import (
-    cholesky,
-    cholesky_solve,
-    diagonal_matrices,
-    log_determinant,
-    solve_lower,
-)
+from jgp._linalg import diagonal_matrices
 from jgp._model import Model
+from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import positive_integer, prepare, tolerances
-from jgp.inference._posterior import AbstractFactor, GaussianPosterior
+from jgp.inference._factor import factorise, log_marginal
+from jgp.inference._posterior import CoupledPosterior, GaussianPosterior
 from jgp.inference._sites import DiagonalSites
-from jgp.likelihoods import Gaussian
+from jgp.likelihoods import AbstractGaussian
 
-
-class CholeskyFactor(AbstractFactor):
-    """(K + N)⁻¹ by its Cholesky factors; a leading 1 serves all latents.
-
-    Exact regression keeps triangular factors rather than an inverse: without noise
-    K is close to singular, and variances are differences of nearly equal numbers.
-    """
-
-    lower: Float[Array, "C n n"]
-
-    def times(self, v: Float[Array, "n C"]) -> Float[Array, "n C"]:
-        """(K + N)⁻¹v."""
-        if self.lower.shape[0] == 1:
-            return cholesky_solve(self.lower[0], v)
-        columns = v.T[:, :, None]
-        return cholesky_solve(self.lower, columns)[:, :, 0].T
-
-    def _whitened(self, k: Float[Array, "C n m"]) -> Float[Array, "C n m"]:
-        shape = (k.shape[0], *self.lower.shape[1:])
-        return solve_lower(jnp.broadcast_to(self.lower, shape), k)
-
-    def marginal_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C C"]:
-        """kᵀ(K + N)⁻¹k for each of m points."""
-        own = jnp.sum(self._whitened(k) ** 2, axis=1).T
-        return diagonal_matrices(own)
-
-    def joint_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C m C"]:
-        """kᵀ(K + N)⁻¹k between all pairs of m points."""
-        white = self._whitened(k)
-        identity = jnp.eye(k.shape[0], dtype=k.dtype)
-        return jnp.einsum("cim,cil,cd->mcld", white, white, identity)
+# Observations that are factorised together where outputs are coupled: 3 GB.
+MAX_COUPLED = 20_000
 
 
 def exact(
@@ -64,6 +32,7 @@ def exact(
     x: ArrayLike,
     y: Any,
     *,
+    mask: ArrayLike | None = None,
     init: Approximation | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -73,9 +42,13 @@ def exact(
     """The exact posterior and evidence under Gaussian noise.
 
     Args:
-        model: A process with C independent latents and a `Gaussian` likelihood.
+        model: Any process, and a likelihood of Gaussian noise. Outputs that a
+            `coregionalised` prior or a `CorrelatedGaussian` couples cost O((nC)³).
         x: (n, d) inputs; without data the posterior is the prior.
         y: (n,) targets, or (n, C) for C latents.
+        mask: Which targets are observed, booleans of the shape of `y`; the others may
+            be anything, NaN too, and the evidence is that of the observed ones. All
+            of them if left out.
         init: Not used, as nothing is iterated; accepted like the rest by every verb.
         rtol: Not used.
         atol: Not used.
@@ -85,81 +58,127 @@ def exact(
 
     Returns:
         An `Approximation` in 0 steps; `jitter` is what was added to the diagonal. Its
-        sites have infinite precision where the noise variance is zero.
+        sites have infinite precision where the noise variance is zero, none where a
+        target is missing, and are None where outputs are coupled.
 
     Raises:
         ValueError: for input that cannot be right, before anything is compiled.
         InferenceError: if `throw` and the factorisation failed.
     """
-    model, inputs, targets = prepare(model, x, y)
+    y, observed = masked(y, mask)
+    model, inputs, targets = prepare(model, x, y, regression=True)
     tolerances(rtol, atol, inputs.dtype)
     positive_integer("max_steps", max_steps)
-    if not isinstance(model.likelihood, Gaussian):
-        raise ValueError(
-            f"likelihood: got {type(model.likelihood).__name__}, wanted Gaussian for "
-            "exact."
-        )
     check_approximation(init, "init", "exact", model, inputs)
-    return finish(_exact(model, inputs, targets), throw)
+    if is_coupled(model) and targets.size > MAX_COUPLED:
+        raise ValueError(
+            f"y: got {targets.size} observations of coupled outputs, wanted at most "
+            f"{MAX_COUPLED}, which are factorised together."
+        )
+    return finish(_exact(model, inputs, targets, observed), throw)
+
+
+def masked(y: Any, mask: ArrayLike | None) -> tuple[Any, Array | None]:
+    """The targets with zeros where they are missing, and which are there.
+
+    Raises:
+        ValueError: for a mask of another shape, or not of booleans.
+    """
+    if mask is None:
+        return y, None
+    observed = jnp.asarray(mask)
+    if observed.dtype != bool or observed.shape != np.shape(y):
+        raise ValueError(
+            f"mask: got shape {observed.shape} of {observed.dtype}, wanted booleans of "
+            f"shape {np.shape(y)}, that of y."
+        )
+    if is_concrete(y) and is_concrete(observed):
+        return np.where(np.asarray(observed), np.asarray(y), 0), observed
+    y = jnp.asarray(y)
+    return jnp.where(observed, y, jnp.zeros_like(y)), observed
+
+
+def is_coupled(model: Model) -> bool:
+    """Whether outputs depend on each other, by the prior or by the noise."""
+    correlated = cast(AbstractGaussian, model.likelihood).correlation is not None
+    return model.process.coupled or correlated
 
 
 @eqx.filter_jit
-def _exact(model: Model, x: Array, y: Array) -> Approximation:
-    noise_variance = cast(Gaussian, model.likelihood).noise_variance
+def _exact(
+    model: Model, x: Array, y: Array, mask: Bool[Array, "n *C"] | None
+) -> Approximation:
     targets = y if y.ndim == 2 else y[:, None]
+    observed = None if mask is None else mask.reshape(targets.shape)
     r = targets - model.process.mean(x)
+    likelihood = cast(AbstractGaussian, model.likelihood.at_data(x))
+    if is_coupled(model):
+        return _coupled(model, likelihood, x, y, r, observed)
+    noise = likelihood.variances(targets.shape)
     S = model.process.covariance(x)
-    S = S + noise_variance * jnp.eye(x.shape[0], dtype=x.dtype)[None]
-    lower, jitter, ok = cholesky(S)
-    factor = CholeskyFactor(lower)
+    S = S + diagonal_matrices(noise.T[:1] if likelihood.same_for_all else noise.T)
+    features = model.process.features
+    there = None if observed is None else observed.T
+    S, H, factor, jitter, ok = factorise(S, there, features, x)
+    if observed is not None:
+        r = jnp.where(observed, r, 0)
     weights = factor.times(r)
-    log_evidence = _log_evidence(S, r, factor)
+    coefficients = None if H is None else factor.coefficients(r)
+    posterior = GaussianPosterior(model.process, x, weights, factor, coefficients)
+    log_evidence = log_marginal(S, r, H, factor)
+    precision, linear = 1 / noise, jnp.where(targets == 0, 0, targets / noise)
+    if observed is not None:
+        precision, linear = (jnp.where(observed, a, 0) for a in (precision, linear))
+    sites = DiagonalSites(precision, linear) if H is None else None
+    result = _status(S, r, ok, log_evidence)
+    return _approximation(model, x, y, posterior, log_evidence, sites, result, jitter)
+
+
+def _coupled(model, likelihood, x, y, r, observed) -> Approximation:
+    """The joint path: all outputs at all points are one vector of observations."""
+    num_points, num_latents = r.shape
+    K = model.process.joint_covariance(x)
+    if likelihood.correlation is None:
+        noise = diagonal_matrices(likelihood.variances(r.shape).reshape(-1))
+    else:
+        identity = jnp.eye(num_points, dtype=x.dtype)
+        noise = jnp.einsum("nm,cd->ncmd", identity, likelihood.correlation)
+    S = K.reshape(1, r.size, r.size) + noise.reshape(1, r.size, r.size)
+    there = None if observed is None else observed.reshape(1, r.size)
+    S, _, factor, jitter, ok = factorise(S, there, None, x)
+    if observed is not None:
+        r = jnp.where(observed, r, 0)
+    flat = r.reshape(r.size, 1)
+    weights = factor.times(flat).reshape(num_points, num_latents)
+    log_evidence = log_marginal(S, flat, None, factor)
+    posterior = CoupledPosterior(model.process, x, weights, factor)
+    result = _status(S, r, ok, log_evidence)
+    return _approximation(model, x, y, posterior, log_evidence, None, result, jitter)
+
+
+def _status(S: Array, r: Array, ok: Array, log_evidence: Float[Array, ""]) -> RESULTS:
     # A failed factor makes all else NaN: what is not finite is told of S and r alone.
     finite = jnp.all(jnp.isfinite(S)) & jnp.all(jnp.isfinite(r))
-    result = unless(jnp.all(ok), RESULTS.not_positive_definite)
+    result = unless(ok, RESULTS.not_positive_definite)
     result = worst(result, unless(finite, RESULTS.non_finite))
     fine = (result != RESULTS.successful) | jnp.isfinite(log_evidence)
-    result = RESULTS.where(fine, result, RESULTS.non_finite)
-    precision = jnp.full_like(targets, 1 / noise_variance)
-    linear = jnp.where(targets == 0, 0, targets / noise_variance)
+    return RESULTS.where(fine, result, RESULTS.non_finite)
+
+
+def _approximation(
+    model, x, y, posterior, log_evidence, sites, result, jitter
+) -> Approximation:
     return Approximation(
         model,
         x,
         y,
-        GaussianPosterior(model.process, x, weights, factor),
+        posterior,
         log_evidence,
-        DiagonalSites(precision, linear),
+        sites,
         result,
         jnp.array(0, jnp.int32),
         jnp.zeros((), x.dtype),
-        jnp.max(jitter, initial=0.0),
+        jitter,
         method="exact",
         evidence_kind="exact",
     )
-
-
-@eqx.filter_custom_jvp
-def _log_evidence(
-    S: Float[Array, "C n n"], r: Float[Array, "n C"], factor: CholeskyFactor
-) -> Float[Array, ""]:
-    num_latents = r.shape[1]
-    logs = jnp.broadcast_to(log_determinant(factor.lower), (num_latents,))
-    square = jnp.sum(r * factor.times(r))
-    return -(square + jnp.sum(logs) + r.size * jnp.log(2 * jnp.pi)) / 2
-
-
-@_log_evidence.def_jvp
-def _log_evidence_jvp(primals, tangents):
-    """The explicit rule; the factor carries its own derivative to second order."""
-    S, r, factor = primals
-    dS, dr, _ = tangents
-    weights = factor.times(r).T
-    tangent = jnp.zeros((), r.dtype)
-    if dS is not None:
-        identity = jnp.broadcast_to(jnp.eye(S.shape[-1], dtype=S.dtype), S.shape)
-        inverse = cholesky_solve(factor.lower, identity)
-        gradient = weights[:, :, None] * weights[:, None, :] - inverse
-        tangent = tangent + jnp.sum(gradient * dS) / 2
-    if dr is not None:
-        tangent = tangent - jnp.sum(weights.T * dr)
-    return _log_evidence(S, r, factor), tangent

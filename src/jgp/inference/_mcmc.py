@@ -186,9 +186,11 @@ def _sample_posterior(
         start_keys = jax.random.split(start_key, num_chains)
         start = jax.vmap(lambda k: about.centre + about.draw(k))(start_keys)
 
+    likelihood = model.likelihood.at_data(x)
+
     def log_likelihood(w):
         f = prior_mean + apply_blocks(root, w)
-        return jnp.sum(jax.vmap(model.likelihood.log_prob)(f, y))
+        return jnp.sum(likelihood.log_probs(f, y))
 
     run = functools.partial(
         run_chain,

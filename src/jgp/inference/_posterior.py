@@ -1,7 +1,7 @@
 """The posterior over latent functions: again a process."""
 
 import abc
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -10,8 +10,9 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import semidefinite_root
-from jgp._process import AbstractProcess
+from jgp._process import AbstractProcess, class_diagonal
 from jgp.inference._data import check_inputs
+from jgp.inference._factor import AbstractFactor, CholeskyFactor
 from jgp.likelihoods import AbstractLikelihood, Categorical, Normal
 
 # Cross-covariances held at once while predicting: 2²⁴ numbers, 128 MB in float64.
@@ -39,22 +40,6 @@ class Joint(NamedTuple):
     covariance: Float[Array, "n *rest"]
 
 
-class AbstractFactor(eqx.Module):
-    """The matrix M that prediction takes off the prior: k** − k*ᵀ M k*."""
-
-    @abc.abstractmethod
-    def times(self, v: Float[Array, "n C"]) -> Float[Array, "n C"]:
-        """M v."""
-
-    @abc.abstractmethod
-    def marginal_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C C"]:
-        """kᵀMk for each of m points."""
-
-    @abc.abstractmethod
-    def joint_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C m C"]:
-        """kᵀMk between all pairs of m points."""
-
-
 class AbstractPosterior(eqx.Module):
     """A posterior over the latent functions, at any inputs."""
 
@@ -80,26 +65,24 @@ class AbstractPosterior(eqx.Module):
         *,
         key: PRNGKeyArray | None = None,
         method: str | None = None,
+        noise_variance: ArrayLike | None = None,
     ) -> Categorical | Normal:
         """The distribution of observations at each input."""
 
 
-class GaussianPosterior(AbstractPosterior):
-    """A Gaussian process conditioned on Gaussian sites or observations.
+class AbstractGaussianPosterior(AbstractPosterior):
+    """A Gaussian process again, from its moments at one point and over several."""
 
-    Its mean is m₀(x*) + k*ᵀb and its covariance k** − k*ᵀMk*.
+    process: eqx.AbstractVar[AbstractProcess]
+    x: eqx.AbstractVar[Float[Array, "n d"]]
 
-    Args:
-        process: The prior.
-        x: Training inputs.
-        weights: b.
-        factor: M; (K + T⁻)⁻ for sites, (K + N)⁻¹ for exact regression.
-    """
+    @abc.abstractmethod
+    def moments_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        """Mean (C,) and covariance (C, C) of the latents at a point."""
 
-    process: AbstractProcess
-    x: Float[Array, "n d"]
-    weights: Float[Array, "n C"]
-    factor: AbstractFactor
+    @abc.abstractmethod
+    def moments_over(self, x_new: Float[Array, "m d"]) -> tuple[Array, Array]:
+        """Mean (m, C) and covariance (m, C, m, C) of the latents at points."""
 
     def marginals(self, x_new: ArrayLike) -> Marginals:
         """Mean and variance at each input, in chunks of bounded memory.
@@ -145,11 +128,97 @@ class GaussianPosterior(AbstractPosterior):
         *,
         key: PRNGKeyArray | None = None,
         method: str | None = None,
+        noise_variance: ArrayLike | None = None,
     ) -> Categorical | Normal:
         """The distribution of observations at each input."""
-        return _predict(
-            self, likelihood, check_inputs(x_new, self.x, self.process), key, method
-        )
+        points = check_inputs(x_new, self.x, self.process)
+        there = likelihood.at(points, noise_variance)
+        return _predict(self, there, points, key, method)
+
+
+class GaussianPosterior(AbstractGaussianPosterior):
+    """A Gaussian process of independent latents, conditioned on sites or data.
+
+    Its mean is m₀(x*) + k*ᵀb and its covariance k** − k*ᵀMk*, and with a trend what
+    its unknown coefficients add.
+
+    Args:
+        process: The prior.
+        x: Training inputs.
+        weights: b.
+        factor: M; (K + T⁻)⁻ for sites, (K + N)⁻¹ for exact regression.
+        coefficients: β̂ of the trend, or None.
+    """
+
+    process: AbstractProcess
+    x: Float[Array, "n d"]
+    weights: Float[Array, "n C"]
+    factor: AbstractFactor
+    coefficients: Float[Array, "p C"] | None = None
+
+    def moments_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        """Mean (C,) and covariance (C, C) of the latents at a point."""
+        at = point[None]
+        k, mean = self._cross(at)
+        num_latents = self.process.num_latents
+        prior = jnp.broadcast_to(self.process.variance(at)[:, 0], (num_latents,))
+        covariance = jnp.diag(prior) - self.factor.marginal_reduction(k)[0]
+        if self.coefficients is not None:
+            root = cast(CholeskyFactor, self.factor).trend_root(k, at)
+            covariance = covariance + jnp.diag(jnp.sum(root**2, axis=1)[:, 0])
+        return mean[0], covariance
+
+    def moments_over(self, x_new: Float[Array, "m d"]) -> tuple[Array, Array]:
+        """Mean (m, C) and covariance (m, C, m, C) of the latents at points."""
+        k, mean = self._cross(x_new)
+        prior = self.process.joint_covariance(x_new)
+        covariance = prior - self.factor.joint_reduction(k)
+        if self.coefficients is not None:
+            root = cast(CholeskyFactor, self.factor).trend_root(k, x_new)
+            own = class_diagonal(root.mT @ root)
+            covariance = covariance + own
+        return mean, covariance
+
+    def _cross(self, x_new: Float[Array, "m d"]) -> tuple[Array, Array]:
+        """k* for each latent, and the mean."""
+        process, num_latents = self.process, self.process.num_latents
+        k = process.covariance(self.x, x_new)
+        k = jnp.broadcast_to(k, (num_latents, *k.shape[1:]))
+        mean = process.mean(x_new) + jnp.einsum("cim,ic->mc", k, self.weights)
+        if self.coefficients is not None:
+            trend = cast(CholeskyFactor, self.factor).trend
+            assert trend is not None
+            mean = mean + trend.at(x_new) @ self.coefficients
+        return k, mean
+
+
+class CoupledPosterior(AbstractGaussianPosterior):
+    """Latents conditioned together, where the prior or the noise couples them.
+
+    Args:
+        process: The prior.
+        x: Training inputs.
+        weights: b, so that the mean is m₀(x*) + Σ k(x*, xᵢ)bᵢ, k a (C, C) block.
+        factor: The factor of the (nC, nC) covariance of the observations.
+    """
+
+    process: AbstractProcess
+    x: Float[Array, "n d"]
+    weights: Float[Array, "n C"]
+    factor: CholeskyFactor
+
+    def moments_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        """Mean (C,) and covariance (C, C) of the latents at a point."""
+        mean, covariance = self.moments_over(point[None])
+        return mean[0], covariance[0, :, 0, :]
+
+    def moments_over(self, x_new: Float[Array, "m d"]) -> tuple[Array, Array]:
+        """Mean (m, C) and covariance (m, C, m, C) of the latents at points."""
+        k = self.process.joint_covariance(self.x, x_new)
+        mean = self.process.mean(x_new) + jnp.einsum("icmd,ic->md", k, self.weights)
+        white = self.factor.whiten(k.reshape(1, self.weights.size, mean.size))[0]
+        prior = self.process.joint_covariance(x_new)
+        return mean, prior - (white.T @ white).reshape(prior.shape)
 
 
 def _squeeze(values: Float[Array, "*n C"]) -> Float[Array, "*shape"]:
@@ -158,21 +227,15 @@ def _squeeze(values: Float[Array, "*n C"]) -> Float[Array, "*shape"]:
 
 
 @eqx.filter_jit
-def _marginals(posterior: GaussianPosterior, x_new: Float[Array, "m d"]):
-    process, x = posterior.process, posterior.x
-    num_latents = process.num_latents
-
+def _marginals(posterior: AbstractGaussianPosterior, x_new: Float[Array, "m d"]):
     def one(point):
-        k = process.covariance(x, point[None])
-        k = jnp.broadcast_to(k, (num_latents, x.shape[0], 1))
-        mean = process.mean(point[None])[0]
-        mean = mean + jnp.einsum("ci,ic->c", k[:, :, 0], posterior.weights)
-        prior = jnp.broadcast_to(process.variance(point[None])[:, 0], (num_latents,))
-        covariance = jnp.diag(prior) - posterior.factor.marginal_reduction(k)[0]
+        mean, covariance = posterior.moments_at(point)
         return mean, _with_valid_variance(covariance)
 
-    chunk = max(1, CHUNK_SIZE // max(1, num_latents * x.shape[0]))
-    return lax.map(one, x_new, batch_size=chunk)
+    held = posterior.process.num_latents * posterior.x.shape[0]
+    if isinstance(posterior, CoupledPosterior):
+        held = held * posterior.process.num_latents
+    return lax.map(one, x_new, batch_size=max(1, CHUNK_SIZE // max(1, held)))
 
 
 def _with_valid_variance(covariance: Float[Array, "C C"]) -> Float[Array, "C C"]:
@@ -183,23 +246,16 @@ def _with_valid_variance(covariance: Float[Array, "C C"]) -> Float[Array, "C C"]
 
 
 @eqx.filter_jit
-def _joint(posterior: GaussianPosterior, x_new: Float[Array, "m d"]):
-    process, x = posterior.process, posterior.x
-    num_latents = process.num_latents
-    k = process.covariance(x, x_new)
-    k = jnp.broadcast_to(k, (num_latents, *k.shape[1:]))
-    prior = process.covariance(x_new)
-    prior = jnp.broadcast_to(prior, (num_latents, *prior.shape[1:]))
-    mean = process.mean(x_new) + jnp.einsum("cim,ic->mc", k, posterior.weights)
-    identity = jnp.eye(num_latents, dtype=k.dtype)
-    covariance = jnp.einsum("cml,cd->mcld", prior, identity)
-    covariance = covariance - posterior.factor.joint_reduction(k)
+def _joint(posterior: AbstractGaussianPosterior, x_new: Float[Array, "m d"]):
+    mean, covariance = posterior.moments_over(x_new)
     matrix = _with_valid_variance(covariance.reshape(mean.size, mean.size))
     return mean, matrix.reshape(covariance.shape)
 
 
 @eqx.filter_jit
-def _sample(posterior: GaussianPosterior, x_new: Array, key: PRNGKeyArray, num: int):
+def _sample(
+    posterior: AbstractGaussianPosterior, x_new: Array, key: PRNGKeyArray, num: int
+):
     mean, covariance = _joint(posterior, x_new)
     size = mean.size
     root = semidefinite_root(covariance.reshape(size, size))
@@ -208,6 +264,6 @@ def _sample(posterior: GaussianPosterior, x_new: Array, key: PRNGKeyArray, num: 
 
 
 @eqx.filter_jit
-def _predict(posterior: GaussianPosterior, likelihood, x_new, key, method):
+def _predict(posterior: AbstractGaussianPosterior, likelihood, x_new, key, method):
     mean, covariance = _marginals(posterior, x_new)
     return likelihood.predict(mean, covariance, method=method, key=key)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jgp._linalg import apply_blocks, diagonal_matrices, inverse, inverse_root
-from jgp.inference._posterior import AbstractFactor
+from jgp.inference._factor import AbstractFactor
 
 # A smaller a is a site that says nothing; the square root of the floor is far from
 # underflow in float32. Entries of E K are bounded whatever the ratios of a.

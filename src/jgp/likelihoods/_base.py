@@ -4,8 +4,9 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp.likelihoods._predictive import Categorical, Normal
 
@@ -19,9 +20,42 @@ class AbstractLikelihood(eqx.Module):
 
     num_latents: eqx.AbstractVar[int | None]
 
+    @property
+    def factorises(self) -> bool:
+        """Whether log p(y | f) is a sum over the latents of a point too."""
+        return self.num_latents in (None, 1)
+
     @abc.abstractmethod
     def log_prob(self, f: Float[Array, " C"], y: Array) -> Float[Array, ""]:
         """Log p(y | f) at one point."""
+
+    def log_probs(self, f: Float[Array, "n C"], y: Array) -> Float[Array, " n"]:
+        """Log p(yᵢ | fᵢ) at every point."""
+        return jax.vmap(self.log_prob)(f, y)
+
+    def at(
+        self, x: Float[Array, "m d"], noise_variance: ArrayLike | None = None
+    ) -> "AbstractLikelihood":
+        """The likelihood of observations at new inputs; itself where it is the same.
+
+        Args:
+            x: The inputs.
+            noise_variance: The noise there, for a likelihood that has to be told.
+
+        Raises:
+            ValueError: for a noise variance that the likelihood has no use for.
+        """
+        del x
+        if noise_variance is not None:
+            raise ValueError(
+                f"noise_variance: got one for {type(self).__name__}, which has its "
+                "own, wanted None."
+            )
+        return self
+
+    def at_data(self, x: Float[Array, "n d"]) -> "AbstractLikelihood":
+        """The likelihood of the training data, at their inputs."""
+        return self.at(x)
 
     @abc.abstractmethod
     def observe(self, f: Float[Array, "n C"]) -> Categorical | Normal:

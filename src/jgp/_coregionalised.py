@@ -1,0 +1,127 @@
+"""Several outputs that depend on each other a priori: models of coregionalisation."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jgp._process import AbstractProcess, mean_functions, means_of
+from jgp._types import as_float
+from jgp.kernels import (
+    AbstractKernel,
+    Coregionalization,
+    check_domain,
+    diagonal,
+    gram,
+)
+
+
+class CoregionalisedProcess(AbstractProcess):
+    """C outputs with cov(f_c(x), f_d(z)) = Σ_q B_q[c, d] k_q(x, z).
+
+    One term is the intrinsic model, several are the linear model of coregionalisation
+    (Álvarez, Rosasco & Lawrence 2012, §4). Built by `coregionalised`.
+
+    Args:
+        kernels: k_q.
+        coregionalizations: B_q = W_qW_qᵀ + diag(κ_q).
+        mean_functions: One mean an output, or a single one that all share.
+        num_latents: C.
+    """
+
+    kernels: tuple[AbstractKernel, ...]
+    coregionalizations: tuple[Coregionalization, ...]
+    mean_functions: tuple[Callable, ...]
+    num_latents: int = eqx.field(static=True)
+
+    @property
+    def coupled(self) -> bool:
+        """The outputs depend on each other."""
+        return True
+
+    def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
+        """The prior mean of each output at each input."""
+        return means_of(self.mean_functions, x, self.num_latents)
+
+    def covariance(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
+    ) -> Float[Array, "C n m"]:
+        """The prior covariance within each output between two sets of inputs."""
+        parts = [
+            jnp.diagonal(B.covariance)[:, None, None] * gram(kernel, x, z)[None]
+            for kernel, B in zip(self.kernels, self.coregionalizations, strict=True)
+        ]
+        return jnp.asarray(sum(parts))
+
+    def joint_covariance(
+        self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
+    ) -> Float[Array, "n C m C"]:
+        """The prior covariance between all outputs at two sets of inputs."""
+        parts = [
+            jnp.einsum("nm,cd->ncmd", gram(kernel, x, z), B.covariance)
+            for kernel, B in zip(self.kernels, self.coregionalizations, strict=True)
+        ]
+        return jnp.asarray(sum(parts))
+
+    def variance(self, x: Float[Array, "n d"]) -> Float[Array, "C n"]:
+        """The prior variance of each output at each input."""
+        parts = [
+            jnp.diagonal(B.covariance)[:, None] * diagonal(kernel, x)[None]
+            for kernel, B in zip(self.kernels, self.coregionalizations, strict=True)
+        ]
+        return jnp.asarray(sum(parts))
+
+    def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
+        """Raise a `ValueError` if a kernel does not take the inputs."""
+        for kernel in self.kernels:
+            check_domain(kernel, x, name)
+
+
+def coregionalised(
+    kernels: AbstractKernel | Sequence[AbstractKernel],
+    mixing: ArrayLike | Sequence[ArrayLike],
+    variance: ArrayLike | Sequence[ArrayLike] | None = None,
+    *,
+    mean: Callable | Sequence[Callable] | None = None,
+) -> CoregionalisedProcess:
+    """Several outputs that share latent functions, B_q = W_qW_qᵀ + diag(κ_q).
+
+    Args:
+        kernels: A kernel, or one for each term.
+        mixing: W, (C, R) for R latent functions a term; a sequence for several terms.
+        variance: κ, (C,), what each output has of its own; a sequence for several
+            terms; none of its own (zero, which `fit` cannot move) if left out.
+        mean: A mean function that all share, or a sequence with one an output.
+
+    Raises:
+        ValueError: if the numbers of terms or of outputs disagree.
+    """
+    single = isinstance(kernels, AbstractKernel)
+
+    def terms_of(value: Any) -> tuple:
+        return (value,) if single else tuple(value)
+
+    parts, mixings = terms_of(kernels), terms_of(mixing)
+    if variance is None:
+        variances = tuple(jnp.zeros(as_float(W).shape[:1]) for W in mixings)
+    else:
+        variances = terms_of(variance)
+    if not len(parts) == len(mixings) == len(variances) >= 1:
+        raise ValueError(
+            f"kernels, mixing, variance: got {len(parts)}, {len(mixings)} and "
+            f"{len(variances)} terms, wanted as many of each."
+        )
+    terms = tuple(map(Coregionalization, mixings, variances))
+    sizes = {term.variance.shape[0] for term in terms}
+    if len(sizes) > 1:
+        raise ValueError(f"mixing: got terms of {sorted(sizes)} outputs, wanted one C.")
+    (num_latents,) = sizes
+    means = mean_functions(mean, num_latents)
+    return CoregionalisedProcess(
+        kernels=parts,
+        coregionalizations=terms,
+        mean_functions=means,
+        num_latents=num_latents,
+    )
