@@ -6,9 +6,15 @@ from collections.abc import Callable, Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from jgp.kernels import AbstractKernel, check_domain, diagonal, gram
+from jgp.kernels import (
+    AbstractKernel,
+    check_domain,
+    diagonal,
+    gram,
+    random_function,
+)
 from jgp.means import Basis, Zero
 
 
@@ -30,6 +36,19 @@ class AbstractProcess(eqx.Module):
     def features(self) -> Callable | None:
         """Functions of a point whose coefficients have a flat prior, if any."""
         return None
+
+    def random_functions(
+        self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
+    ) -> tuple[Callable, ...]:
+        """A draw of each latent less its mean, by random features.
+
+        Raises:
+            ValueError: for a kernel, or a process, without such features.
+        """
+        raise ValueError(
+            f"process: got {type(self).__name__}, which has no random features, wanted "
+            "`inputs` at which to draw."
+        )
 
     @abc.abstractmethod
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
@@ -82,6 +101,12 @@ class GaussianProcess(AbstractProcess):
         """The basis of a mean whose coefficients are integrated out."""
         return _features((self.mean_function,))
 
+    def random_functions(
+        self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
+    ) -> tuple[Callable, ...]:
+        """A draw of the latent less its mean, by random features."""
+        return (random_function(self.kernel, key, num_features, _example(x)),)
+
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """The prior mean at each input."""
         return _means(self.mean_function, x)[:, None]
@@ -118,6 +143,16 @@ class IndependentProcess(AbstractProcess):
     def features(self) -> Callable | None:
         """The basis of the mean, one that all latents share."""
         return _features(self.mean_functions)
+
+    def random_functions(
+        self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
+    ) -> tuple[Callable, ...]:
+        """A draw of each latent less its mean, by random features."""
+        keys = jax.random.split(key, self.num_latents)
+        kernels = self.kernels * (self.num_latents // len(self.kernels))
+        pairs = zip(kernels, keys, strict=True)
+        example = _example(x)
+        return tuple(random_function(k, key, num_features, example) for k, key in pairs)
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""
@@ -206,6 +241,10 @@ def class_diagonal(K: Float[Array, "C n m"]) -> Float[Array, "n C m C"]:
     """Covariances between all latents, of those within each."""
     identity = jnp.eye(K.shape[0], dtype=K.dtype)
     return jnp.einsum("cnm,cd->ncmd", K, identity)
+
+
+def _example(x: Float[Array, "n d"]) -> Float[Array, " d"]:
+    return jnp.zeros(x.shape[1], x.dtype)
 
 
 def _features(functions: tuple[Callable, ...]) -> Callable | None:

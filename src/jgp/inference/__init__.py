@@ -5,10 +5,10 @@ from jgp.inference._draws import DrawsPosterior as DrawsPosterior
 from jgp.inference._evidence import Evidence as Evidence
 from jgp.inference._evidence import evidence as evidence
 from jgp.inference._exact import exact as exact
+from jgp.inference._gaussian_posterior import GaussianPosterior as GaussianPosterior
 from jgp.inference._laplace import laplace as laplace
 from jgp.inference._mcmc import sample_posterior as sample_posterior
 from jgp.inference._nested_ep import nested_ep as nested_ep
-from jgp.inference._posterior import GaussianPosterior as GaussianPosterior
 from jgp.inference._sites import DiagonalSites as DiagonalSites
 from jgp.inference._sites import RankOneSites as RankOneSites
 from jgp.inference._sites import site_posterior as site_posterior

@@ -21,7 +21,7 @@ from jgp._linalg import apply_blocks, cholesky
 from jgp._results import RESULTS, unless
 from jgp.inference._approximation import Approximation
 from jgp.inference._data import bounded, positive_integer
-from jgp.inference._posterior import GaussianPosterior
+from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import (
     AbstractSites,
     site_normaliser,

@@ -17,9 +17,10 @@ from jgp._model import Model
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
+from jgp.inference._coupled_posterior import CoupledPosterior
 from jgp.inference._data import positive_integer, prepare, tolerances
 from jgp.inference._factor import factorise, log_marginal
-from jgp.inference._posterior import CoupledPosterior, GaussianPosterior
+from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import DiagonalSites
 from jgp.likelihoods import AbstractGaussian
 
@@ -119,7 +120,7 @@ def _exact(
     S = S + diagonal_matrices(noise.T[:1] if likelihood.same_for_all else noise.T)
     features = model.process.features
     there = None if observed is None else observed.T
-    S, H, factor, jitter, ok = factorise(S, there, features, x)
+    S, H, factor, jitter, ok = factorise(S, there, features, x, noise)
     if observed is not None:
         r = jnp.where(observed, r, 0)
     weights = factor.times(r)

@@ -77,11 +77,13 @@ class CholeskyFactor(AbstractFactor):
         lower: L, LLᵀ = S.
         observed: Which observations there are; all where None.
         trend: The features of a flat prior, or None.
+        noise: The noise variances, where the noise is independent.
     """
 
     lower: Float[Array, "C n n"]
     observed: Bool[Array, "C n"] | None = None
     trend: Trend | None = None
+    noise: Float[Array, "n C"] | None = None
 
     def whiten(self, v: Float[Array, "C n m"]) -> Float[Array, "C n m"]:
         """L⁻¹v, of the observations there are."""
@@ -156,7 +158,7 @@ class CholeskyFactor(AbstractFactor):
         return jnp.einsum("cim,cil,cd->mcld", white, white, identity)
 
     def trend_root(
-        self, k: Float[Array, "C n m"], x_new: Float[Array, "m d"]
+        self, k: Float[Array, "C n m"], h: Float[Array, "p m"]
     ) -> Float[Array, "C p m"]:
         """V with VᵀV the variance that the unknown coefficients add.
 
@@ -164,7 +166,7 @@ class CholeskyFactor(AbstractFactor):
         """
         trend = self.trend
         assert trend is not None
-        unexplained = trend.at(x_new).T[None] - trend.whitened.mT @ self.whiten(k)
+        unexplained = h[None] - trend.whitened.mT @ self.whiten(k)
         return solve_lower(_like(trend.root, unexplained), unexplained)
 
 
@@ -173,6 +175,7 @@ def factorise(
     observed: Bool[Array, "C n"] | None,
     features: Callable | None,
     x: Float[Array, "n d"],
+    noise: Float[Array, "n C"] | None = None,
 ) -> tuple[Array, Array | None, CholeskyFactor, Array, Bool[Array, ""]]:
     """S as it is factorised, H, the factor, the jitter and whether all went well."""
     if observed is not None:
@@ -181,13 +184,14 @@ def factorise(
         identity = jnp.eye(S.shape[1], dtype=S.dtype)[None]
         S = jnp.where(pairs, S, scale * identity)
     lower, jitter, ok = cholesky(S)
-    factor, fine = CholeskyFactor(lower, observed), jnp.all(ok)
+    factor, fine = CholeskyFactor(lower, observed, None, noise), jnp.all(ok)
     H = None
     if features is not None:
         H = jax.vmap(features)(x)[None]
         whitened = factor.whiten(_like(H, lower))
         root, added, _ = cholesky(whitened.mT @ whitened)
-        factor = CholeskyFactor(lower, observed, Trend(features, whitened, root))
+        trend = Trend(features, whitened, root)
+        factor = CholeskyFactor(lower, observed, trend, noise)
         # Features that the data do not tell apart have no flat posterior.
         fine = fine & jnp.all(added == 0)
     return S, H, factor, jnp.max(jitter, initial=0.0), fine

@@ -31,7 +31,7 @@ from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import positive_integer, prepare, tolerances
-from jgp.inference._posterior import GaussianPosterior
+from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import (
     AbstractSites,
     DiagonalSites,
@@ -275,7 +275,9 @@ def _laplace(
         model,
         x,
         y,
-        GaussianPosterior(model.process, x, posterior.weights, posterior.factor),
+        GaussianPosterior(
+            model.process, x, posterior.weights, posterior.factor, sites=sites
+        ),
         log_evidence,
         sites,
         result,

@@ -30,7 +30,7 @@ from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import bounded, positive_integer, prepare, tolerances
-from jgp.inference._posterior import GaussianPosterior
+from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import (
     RankOneSites,
     SitePosterior,
@@ -158,7 +158,9 @@ def _nested_ep(
         model,
         x,
         y,
-        GaussianPosterior(model.process, x, posterior.weights, posterior.factor),
+        GaussianPosterior(
+            model.process, x, posterior.weights, posterior.factor, sites=swept.sites
+        ),
         log_evidence,
         swept.sites,
         result,

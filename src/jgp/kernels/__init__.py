@@ -61,6 +61,7 @@ from jgp.kernels._profiles import (
     Matern,
     RationalQuadratic,
 )
+from jgp.kernels._spectral import random_function
 from jgp.kernels._stationary import (
     AbstractStationary,
     Matern12,
@@ -131,4 +132,5 @@ __all__ = [
     "diagonal",
     "gram",
     "on",
+    "random_function",
 ]
