@@ -20,6 +20,7 @@ from jgp._process import independent as independent
 from jgp._results import RESULTS as RESULTS
 from jgp._results import InferenceError as InferenceError
 from jgp.inference import Approximation as Approximation
+from jgp.inference import condition as condition
 from jgp.inference import evidence as evidence
 from jgp.inference import exact as exact
 from jgp.inference import laplace as laplace

@@ -280,3 +280,39 @@ def test_one_kernel_says_what_the_coregionalization_kernel_says():
     x = np.concatenate([np.repeat(X[:3], 2, 0), np.tile([0, 1], 3)[:, None]], axis=1)
     K = process.joint_covariance(jnp.asarray(X[:3])).reshape(6, 6)
     np.testing.assert_allclose(K, gram(product, x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("missing", [False, True], ids=["all", "missing"])
+@pytest.mark.parametrize("name", ["given", "an output", "correlated", "both", "trend"])
+def test_conditioning_again_is_conditioning_on_all_at_once(name, missing):
+    if name == "trend":
+        process = jgp.independent(KERNEL, num_latents=3, mean=means.polynomial(1))
+        likelihood = likelihoods.Gaussian(0.2)
+    else:
+        process, likelihood, _ = CASES[name]
+    y = Y if process.num_latents == 3 else Y[:, 0]
+    kept = np.random.default_rng(1).uniform(size=y.shape) < 0.8
+    mask = kept if missing else None
+    whole = jgp.exact(jgp.Model(process, likelihood), X, y, mask=mask)
+    first, fixed, there = likelihood, name == "given", None
+    if fixed:
+        first, there = likelihoods.FixedNoiseGaussian(FIXED[:7]), FIXED[7:]
+    masks = (kept[:7], kept[7:]) if missing else (None, None)
+    found = jgp.exact(jgp.Model(process, first), X[:7], y[:7], mask=masks[0])
+    found = jgp.condition(found, X[7:], y[7:], mask=masks[1], noise_variance=there)
+    assert found.x.shape == X.shape
+    np.testing.assert_allclose(found.log_evidence, whole.log_evidence, rtol=1e-12)
+    one, other = (a.posterior.joint(NEW) for a in (found, whole))
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-12)
+    np.testing.assert_allclose(one.covariance, other.covariance, atol=1e-12)
+
+
+def test_conditioning_what_cannot_be():
+    found = jgp.exact(jgp.Model(PROCESS, likelihoods.Gaussian(0.2)), X, Y[:, 0])
+    again = jgp.condition(found, X[:0], Y[:0, 0])
+    np.testing.assert_allclose(again.log_evidence, found.log_evidence, rtol=1e-14)
+    with pytest.raises(ValueError, match=r"y_new: got shape \(3,\) beside x_new"):
+        jgp.condition(found, X[:2], Y[:3, 0])
+    other = jgp.laplace(found.model, X, Y[:, 0])
+    with pytest.raises(ValueError, match="approximation: got laplace, wanted one by"):
+        jgp.condition(other, X[:2], Y[:2, 0])

@@ -76,7 +76,7 @@ def exact(
             f"y: got {targets.size} observations of coupled outputs, wanted at most "
             f"{MAX_COUPLED}, which are factorised together."
         )
-    return finish(_exact(model, inputs, targets, observed), throw)
+    return finish(exact_core(model, inputs, targets, observed), throw)
 
 
 def masked(y: Any, mask: ArrayLike | None) -> tuple[Any, Array | None]:
@@ -106,21 +106,35 @@ def is_coupled(model: Model) -> bool:
 
 
 @eqx.filter_jit
-def _exact(
-    model: Model, x: Array, y: Array, mask: Bool[Array, "n *C"] | None
+def exact_core(
+    model: Model,
+    x: Array,
+    y: Array,
+    mask: Bool[Array, "n *C"] | None,
+    known: tuple[Array, Array, RESULTS] | None = None,
 ) -> Approximation:
+    """Exact regression on checked data.
+
+    Args:
+        model: A model, in the dtype of the inputs.
+        x: Inputs.
+        y: Targets.
+        mask: Which are observed, or None.
+        known: The Cholesky factor of the first observations, the jitter in it and how
+            finding it ended; see `condition`.
+    """
     targets = y if y.ndim == 2 else y[:, None]
     observed = None if mask is None else mask.reshape(targets.shape)
     r = targets - model.process.mean(x)
     likelihood = cast(AbstractGaussian, model.likelihood.at_data(x))
     if is_coupled(model):
-        return _coupled(model, likelihood, x, y, r, observed)
+        return _coupled(model, likelihood, x, y, r, observed, known)
     noise = likelihood.variances(targets.shape)
     S = model.process.covariance(x)
     S = S + diagonal_matrices(noise.T[:1] if likelihood.same_for_all else noise.T)
     features = model.process.features
     there = None if observed is None else observed.T
-    S, H, factor, jitter, ok = factorise(S, there, features, x, noise)
+    S, H, factor, jitter, status = factorise(S, there, features, x, noise, known)
     if observed is not None:
         r = jnp.where(observed, r, 0)
     weights = factor.times(r)
@@ -131,11 +145,11 @@ def _exact(
     if observed is not None:
         precision, linear = (jnp.where(observed, a, 0) for a in (precision, linear))
     sites = DiagonalSites(precision, linear) if H is None else None
-    result = _status(S, r, ok, log_evidence)
+    result = _status(S, r, status, log_evidence)
     return _approximation(model, x, y, posterior, log_evidence, sites, result, jitter)
 
 
-def _coupled(model, likelihood, x, y, r, observed) -> Approximation:
+def _coupled(model, likelihood, x, y, r, observed, known) -> Approximation:
     """The joint path: all outputs at all points are one vector of observations."""
     num_points, num_latents = r.shape
     K = model.process.joint_covariance(x)
@@ -146,22 +160,23 @@ def _coupled(model, likelihood, x, y, r, observed) -> Approximation:
         noise = jnp.einsum("nm,cd->ncmd", identity, likelihood.correlation)
     S = K.reshape(1, r.size, r.size) + noise.reshape(1, r.size, r.size)
     there = None if observed is None else observed.reshape(1, r.size)
-    S, _, factor, jitter, ok = factorise(S, there, None, x)
+    S, _, factor, jitter, status = factorise(S, there, None, x, known=known)
     if observed is not None:
         r = jnp.where(observed, r, 0)
     flat = r.reshape(r.size, 1)
     weights = factor.times(flat).reshape(num_points, num_latents)
     log_evidence = log_marginal(S, flat, None, factor)
     posterior = CoupledPosterior(model.process, x, weights, factor)
-    result = _status(S, r, ok, log_evidence)
+    result = _status(S, r, status, log_evidence)
     return _approximation(model, x, y, posterior, log_evidence, None, result, jitter)
 
 
-def _status(S: Array, r: Array, ok: Array, log_evidence: Float[Array, ""]) -> RESULTS:
+def _status(
+    S: Array, r: Array, factorised: RESULTS, log_evidence: Float[Array, ""]
+) -> RESULTS:
     # A failed factor makes all else NaN: what is not finite is told of S and r alone.
     finite = jnp.all(jnp.isfinite(S)) & jnp.all(jnp.isfinite(r))
-    result = unless(ok, RESULTS.not_positive_definite)
-    result = worst(result, unless(finite, RESULTS.non_finite))
+    result = worst(factorised, unless(finite, RESULTS.non_finite))
     fine = (result != RESULTS.successful) | jnp.isfinite(log_evidence)
     return RESULTS.where(fine, result, RESULTS.non_finite)
 

@@ -17,9 +17,11 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from jgp._linalg import (
+    Cholesky,
     cholesky,
     cholesky_solve,
     diagonal_matrices,
@@ -27,6 +29,7 @@ from jgp._linalg import (
     solve_lower,
     solve_upper,
 )
+from jgp._results import RESULTS, unless, worst
 
 
 class AbstractFactor(eqx.Module):
@@ -176,16 +179,25 @@ def factorise(
     features: Callable | None,
     x: Float[Array, "n d"],
     noise: Float[Array, "n C"] | None = None,
-) -> tuple[Array, Array | None, CholeskyFactor, Array, Bool[Array, ""]]:
-    """S as it is factorised, H, the factor, the jitter and whether all went well."""
+    known: tuple[Array, Array, RESULTS] | None = None,
+) -> tuple[Array, Array | None, CholeskyFactor, Array, RESULTS]:
+    """S as it is factorised, H, the factor, the jitter and how it ended.
+
+    `known` is the Cholesky factor of the first observations with its jitter and status.
+    """
     if observed is not None:
         pairs = observed[:, :, None] & observed[:, None, :]
-        scale = jax.lax.stop_gradient(jnp.mean(jnp.diagonal(S, axis1=1, axis2=2)))
+        scale = lax.stop_gradient(jnp.mean(jnp.diagonal(S, axis1=1, axis2=2)))
         identity = jnp.eye(S.shape[1], dtype=S.dtype)[None]
         S = jnp.where(pairs, S, scale * identity)
-    lower, jitter, ok = cholesky(S)
-    factor, fine = CholeskyFactor(lower, observed, None, noise), jnp.all(ok)
-    H = None
+    if known is None:
+        lower, jitter, ok = cholesky(S)
+        result = unless(jnp.all(ok), RESULTS.not_positive_definite)
+    else:
+        lower, jitter, ok = _grown(S, known[0])
+        result = worst(known[2], unless(jnp.all(ok), RESULTS.not_positive_definite))
+        jitter = jnp.maximum(jitter, known[1])
+    factor, H = CholeskyFactor(lower, observed, None, noise), None
     if features is not None:
         H = jax.vmap(features)(x)[None]
         whitened = factor.whiten(_like(H, lower))
@@ -193,8 +205,23 @@ def factorise(
         trend = Trend(features, whitened, root)
         factor = CholeskyFactor(lower, observed, trend, noise)
         # Features that the data do not tell apart have no flat posterior.
-        fine = fine & jnp.all(added == 0)
-    return S, H, factor, jnp.max(jitter, initial=0.0), fine
+        told = jnp.all(added == 0)
+        result = worst(result, unless(told, RESULTS.not_positive_definite))
+    return S, H, factor, jnp.max(jitter, initial=0.0), result
+
+
+def _grown(S: Float[Array, "C n n"], lower: Float[Array, "B k k"]) -> Cholesky:
+    """The factor of S from that of its first k rows.
+
+    L₂₁ = S₂₁L₁₁⁻ᵀ and L₂₂L₂₂ᵀ = S₂₂ − L₂₁L₂₁ᵀ.
+    """
+    k = lower.shape[1]
+    lower = jnp.broadcast_to(lower, (S.shape[0], k, k))
+    white = solve_lower(lower, S[:, :k, k:])
+    corner, jitter, ok = cholesky(S[:, k:, k:] - white.mT @ white)
+    top = jnp.concatenate([lower, jnp.zeros_like(white)], axis=2)
+    below = jnp.concatenate([white.mT, corner], axis=2)
+    return Cholesky(jnp.concatenate([top, below], axis=1), jitter, ok)
 
 
 @eqx.filter_custom_jvp
