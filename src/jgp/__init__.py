@@ -19,6 +19,9 @@ from jgp._process import IndependentProcess as IndependentProcess
 from jgp._process import independent as independent
 from jgp._results import RESULTS as RESULTS
 from jgp._results import InferenceError as InferenceError
+from jgp._selection import Criticism as Criticism
+from jgp._selection import criticise as criticise
+from jgp._selection import leave_one_out as leave_one_out
 from jgp.inference import Approximation as Approximation
 from jgp.inference import condition as condition
 from jgp.inference import evidence as evidence

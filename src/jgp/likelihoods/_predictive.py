@@ -1,8 +1,14 @@
 """Predictive distributions of observations."""
 
+import math
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jgp._normal import ndtr, normal_density
 
 
 class Categorical(eqx.Module):
@@ -34,6 +40,49 @@ class Normal(eqx.Module):
 
     mean: Float[Array, "n *C"]
     variance: Float[Array, "n *C"]
+
+    @property
+    def stddev(self) -> Float[Array, "n *C"]:
+        """Standard deviations."""
+        return jnp.sqrt(self.variance)
+
+    def cdf(self, y: Float[Array, "n *C"]) -> Float[Array, "n *C"]:
+        """P(Y <= y) of each output; of observations, their PIT values."""
+        return ndtr(self.standardised(y))
+
+    def quantile(self, level: float | Float[Array, ""]) -> Float[Array, "n *C"]:
+        """The value that each output stays below with a probability in (0, 1)."""
+        return self.mean + self.stddev * ndtri(jnp.asarray(level, self.mean.dtype))
+
+    def interval(
+        self, level: float = 0.95
+    ) -> tuple[Float[Array, "n *C"], Float[Array, "n *C"]]:
+        """The ends of the central interval of a probability in (0, 1)."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def standardised(self, y: Float[Array, "n *C"]) -> Float[Array, "n *C"]:
+        """(y − mean)/stddev; without variance 0 on the mean and ±inf off it."""
+        error = y - self.mean
+        certain = self.variance == 0
+        ratio = error / jnp.where(certain, 1, self.stddev)
+        return jnp.where(certain & (error != 0), jnp.sign(error) * jnp.inf, ratio)
+
+    def crps(self, y: Float[Array, "n *C"]) -> Float[Array, "n *C"]:
+        """The continuous ranked probability score of each output; less is better.
+
+        σ[z(2Φ(z) − 1) + 2φ(z) − 1/√π], in units of y (Gneiting & Raftery 2007, eq. 21);
+        the absolute error where there is no variance.
+        """
+        sigma, error = self.stddev, y - self.mean
+        z = error / jnp.where(sigma == 0, 1, sigma)
+        spread = 2 * normal_density(z) - 1 / math.sqrt(math.pi)
+        score = error * (2 * ndtr(z) - 1) + sigma * spread
+        return jnp.where(sigma == 0, jnp.abs(error), score)
+
+    def sample(self, *, key: PRNGKeyArray, num: int) -> Float[Array, "num n *C"]:
+        """Independent draws of each output."""
+        normals = jax.random.normal(key, (num, *self.mean.shape), self.mean.dtype)
+        return self.mean[None] + self.stddev[None] * normals
 
     def log_prob(self, y: Float[Array, "n *C"]) -> Float[Array, " n"]:
         """The log density of the observation at each input, summed over outputs."""

@@ -1,0 +1,145 @@
+r"""Criticism of a regression: leave-one-out and scores of predictions.
+
+With P of exact regression (S⁻¹, or its projection where a mean is integrated out) and
+w = P(y − m₀), leaving out observation i predicts it by
+
+    μᵢ = yᵢ − wᵢ/Pᵢᵢ,   σᵢ² = 1/Pᵢᵢ
+
+(Rasmussen & Williams 2006, eq. 5.12; Sundararajan & Keerthi 2001): one inverse for all.
+"""
+
+from typing import Any, cast
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from jgp.inference import Approximation, GaussianPosterior
+from jgp.inference._data import check_targets
+from jgp.inference._factor import CholeskyFactor
+from jgp.likelihoods import Normal
+
+
+class Criticism(eqx.Module):
+    """How predictions and observations go together, observation by observation.
+
+    Args:
+        predicted: The predictive distributions.
+        y: What was observed.
+        log_prob: The log density of each observation; their sum after leaving out
+            one at a time is the pseudo-likelihood of cross-validation.
+        residuals: (y − mean)/stddev, draws of N(0, 1) under the model.
+        pit: Φ(residuals), draws of the uniform distribution under the model.
+        crps: Continuous ranked probability scores, in units of y.
+    """
+
+    predicted: Normal
+    y: Float[Array, "n *C"]
+    log_prob: Float[Array, "n *C"]
+    residuals: Float[Array, "n *C"]
+    pit: Float[Array, "n *C"]
+    crps: Float[Array, "n *C"]
+
+    def coverage(self, level: float = 0.95) -> Float[Array, ""]:
+        """The share of observations within their central intervals of a level."""
+        inside = jnp.abs(self.pit - 0.5) <= level / 2
+        return jnp.mean(inside, dtype=self.pit.dtype)
+
+    def calibration_error(self, num_levels: int = 19) -> Float[Array, ""]:
+        """The mean distance of coverages from their levels, 1/(n + 1) to n/(n + 1).
+
+        0 is calibrated and ½ the most that can be wrong (Kuleshov et al. 2018).
+        """
+        levels = jnp.arange(1, num_levels + 1, dtype=self.pit.dtype) / (num_levels + 1)
+        distance = jnp.abs(self.pit.ravel() - 0.5)
+        inside = distance[None] <= levels[:, None] / 2
+        covered = jnp.mean(inside, axis=1, dtype=levels.dtype)
+        return jnp.mean(jnp.abs(covered - levels))
+
+
+def criticise(
+    approximation: Approximation,
+    x_new: ArrayLike,
+    y_new: Any,
+    *,
+    noise_variance: ArrayLike | None = None,
+) -> Criticism:
+    """Score the predictions of any approximation of a regression at new data.
+
+    Args:
+        approximation: By any method, of a model with real observations.
+        x_new: (m, d) inputs.
+        y_new: (m,) targets, or (m, C).
+        noise_variance: As for `Approximation.predict`.
+
+    Raises:
+        ValueError: for a model of classes, or wrong data.
+    """
+    predicted = approximation.predict(x_new, noise_variance=noise_variance)
+    if not isinstance(predicted, Normal):
+        raise ValueError(
+            f"approximation: got one of {type(approximation.model.likelihood).__name__}"
+            ", wanted one of real observations."
+        )
+    targets = check_targets(approximation.model, y_new, "y_new")
+    if targets.shape != predicted.mean.shape:
+        raise ValueError(
+            f"y_new: got shape {targets.shape}, wanted {predicted.mean.shape}, as many "
+            "targets as inputs."
+        )
+    return _criticism(predicted, targets.astype(predicted.mean.dtype))
+
+
+def leave_one_out(approximation: Approximation) -> Criticism:
+    """Predict each training target of exact regression from all the others.
+
+    In closed form, in O(n³) for all of them; differentiable. One target at a time is
+    left out, also where several outputs are observed at a point. Targets that are
+    missing are predicted from all that are there; their scores mean nothing.
+
+    Raises:
+        ValueError: for an approximation by another method than `exact`.
+    """
+    factor = getattr(getattr(approximation, "posterior", None), "factor", None)
+    if not isinstance(factor, CholeskyFactor):
+        got = getattr(approximation, "method", type(approximation).__name__)
+        raise ValueError(f"approximation: got {got}, wanted one by exact.")
+    return _leave_one_out(approximation)
+
+
+@eqx.filter_jit
+def _leave_one_out(approximation: Approximation) -> Criticism:
+    posterior, y = cast(GaussianPosterior, approximation.posterior), approximation.y
+    factor = cast(CholeskyFactor, posterior.factor)
+    # The inverse is differentiated through the matrix that the factor multiplies to.
+    P = factor.inverse(factor.lower @ factor.lower.mT)
+    diagonal = jnp.diagonal(P, axis1=1, axis2=2)
+    if diagonal.size == y.size:
+        # Latents first where they are independent, points first where coupled.
+        single = diagonal.shape[0] == 1
+        diagonal = (diagonal if single else diagonal.T).reshape(y.shape)
+    else:
+        diagonal = jnp.broadcast_to(diagonal.T, y.shape)
+    variance = 1 / diagonal
+    mean = y - posterior.weights.reshape(y.shape) * variance
+    if factor.observed is not None:
+        order = factor.observed if factor.observed.shape[0] == 1 else factor.observed.T
+        seen = order.reshape(y.shape)
+        filled = approximation.predict(approximation.x)
+        mean = jnp.where(seen, mean, cast(Normal, filled).mean)
+        variance = jnp.where(seen, variance, cast(Normal, filled).variance)
+    return _criticism(Normal(mean, variance), y)
+
+
+@eqx.filter_jit
+def _criticism(predicted: Normal, y: Float[Array, "n *C"]) -> Criticism:
+    each = Normal(predicted.mean.ravel(), predicted.variance.ravel())
+    log_prob = each.log_prob(y.ravel()).reshape(y.shape)
+    return Criticism(
+        predicted,
+        y,
+        log_prob,
+        predicted.standardised(y),
+        predicted.cdf(y),
+        predicted.crps(y),
+    )
