@@ -1,5 +1,6 @@
 """Gaussian processes and probabilistic numerics in JAX."""
 
+from jgp import conjugate as conjugate
 from jgp import kernels as kernels
 from jgp import likelihoods as likelihoods
 from jgp import means as means

@@ -93,4 +93,4 @@ class Normal(eqx.Module):
         log_density = -(error**2 / variance + jnp.log(2 * jnp.pi * variance)) / 2
         mass = jnp.where(error == 0, jnp.inf, -jnp.inf)
         log_density = jnp.where(certain, mass, log_density)
-        return log_density if log_density.ndim == 1 else jnp.sum(log_density, axis=1)
+        return jnp.sum(log_density, axis=tuple(range(1, log_density.ndim)))
