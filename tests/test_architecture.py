@@ -24,6 +24,7 @@ LAYERS = {
     0: {"_types", "_results"},
     1: {
         "_bessel",
+        "_block_tridiagonal",
         "_lapack",
         "_linalg",
         "_normal",
@@ -36,7 +37,7 @@ LAYERS = {
     3: {"kernels", "likelihoods", "means"},
     4: {"_process", "_coregionalised", "_model"},
     5: {"inference", "quadrature"},
-    6: {"_fit", "_selection"},
+    6: {"_fit", "_information", "_selection"},
     7: {"plots", "sklearn", "io", "testing", "conjugate"},
     8: {"__init__"},
 }

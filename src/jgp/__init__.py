@@ -9,6 +9,8 @@ from jgp._coregionalised import CoregionalisedProcess as CoregionalisedProcess
 from jgp._coregionalised import coregionalised as coregionalised
 from jgp._fit import Fit as Fit
 from jgp._fit import fit as fit
+from jgp._information import Information as Information
+from jgp._information import fisher_information as fisher_information
 from jgp._model import Model as Model
 from jgp._model import freeze as freeze
 from jgp._parameters import constraints as constraints

@@ -106,7 +106,7 @@ def fit(
     positive_integer("max_steps", max_steps)
     y, _ = masked(y, getattr(infer, "keywords", {}).get("mask"))
     model, inputs, targets = prepare(model, x, y, regression=None)
-    infer = _default(model) if infer is None else infer
+    infer = default_infer(model) if infer is None else infer
     mask = trainable(model)
     _check_trainable(model, mask)
     if tolerance is None:
@@ -118,7 +118,8 @@ def fit(
     return search.finish(result, throw)
 
 
-def _default(model: Model) -> Callable[..., Approximation]:
+def default_infer(model: Model) -> Callable[..., Approximation]:
+    """The method that suits a likelihood."""
     if isinstance(model.likelihood, AbstractGaussian):
         return exact
     return nested_ep if isinstance(model.likelihood, MultinomialProbit) else laplace
@@ -231,8 +232,7 @@ class _Search:
                 if new is not None:
                     self.record(new)
                     bar.update()
-                    message = f"log evidence {-new.value:.4f}"
-                    bar.set_postfix_str(message, refresh=False)
+                    bar.set_postfix_str(f"log evidence {-new.value:.4f}", refresh=False)
                 if restart:
                     memory = _lbfgs_memory(jnp.asarray(point.raw))
                 fresh = restart

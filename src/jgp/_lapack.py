@@ -50,7 +50,8 @@ def one_by_one(function: Callable) -> Callable:
 @one_by_one
 def cholesky(K: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """The lower factor, NaN where K is not positive definite; not differentiable."""
-    return lax.linalg.cholesky(K, symmetrize_input=False)
+    # LAPACK wants columns; the transpose of a symmetric matrix is its rows as they lie.
+    return lax.linalg.cholesky(K.T, symmetrize_input=False)
 
 
 @one_by_one
@@ -93,33 +94,34 @@ def inverse_root(
 def inverse_from_lower(lower: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """(LLᵀ)⁻¹ from L, by halves; not differentiable.
 
-    L is inverted by halves, and so is R = L⁻¹ multiplied by its transpose: less than
-    n³ operations, nearly all in matrix products, and as accurate as substitution.
+    U = Lᵀ, whose rows are the columns that LAPACK wrote, is inverted by halves, and so
+    is its inverse multiplied by the transpose: fewer than n³ operations, nearly all in
+    matrix products, and as accurate as substitution.
     """
-    return _triangular_product(_lower_inverse(lower))
+    return _upper_product(_upper_inverse(lower.T))
 
 
-def _lower_inverse(lower: Array) -> Array:
-    half = lower.shape[0] // 2
-    if lower.shape[0] <= BLOCK:
-        identity = jnp.eye(lower.shape[0], dtype=lower.dtype)
-        return lax.linalg.triangular_solve(lower, identity, left_side=True, lower=True)
-    first = _lower_inverse(lower[:half, :half])
-    second = _lower_inverse(lower[half:, half:])
-    zeros = jnp.zeros((half, lower.shape[0] - half), lower.dtype)
-    corner = -second @ (lower[half:, :half] @ first)
-    return jnp.block([[first, zeros], [corner, second]])
+def _upper_inverse(upper: Array) -> Array:
+    half = upper.shape[0] // 2
+    if upper.shape[0] <= BLOCK:
+        identity = jnp.eye(upper.shape[0], dtype=upper.dtype)
+        return lax.linalg.triangular_solve(upper, identity, left_side=True)
+    first = _upper_inverse(upper[:half, :half])
+    second = _upper_inverse(upper[half:, half:])
+    zeros = jnp.zeros((upper.shape[0] - half, half), upper.dtype)
+    corner = -(first @ upper[:half, half:]) @ second
+    return jnp.block([[first, corner], [zeros, second]])
 
 
-def _triangular_product(R: Array) -> Array:
-    """RᵀR of a lower triangular R."""
+def _upper_product(R: Array) -> Array:
+    """RRᵀ of an upper triangular R."""
     half = R.shape[0] // 2
     if R.shape[0] <= 2 * BLOCK:
-        return R.T @ R
-    first, corner, second = R[:half, :half], R[half:, :half], R[half:, half:]
-    below = second.T @ corner
-    above = _triangular_product(first) + corner.T @ corner
-    return jnp.block([[above, below.T], [below, _triangular_product(second)]])
+        return R @ R.T
+    first, corner, second = R[:half, :half], R[:half, half:], R[half:, half:]
+    right = corner @ second.T
+    above = _upper_product(first) + corner @ corner.T
+    return jnp.block([[above, right], [right.T, _upper_product(second)]])
 
 
 def _inverse(A: Array) -> tuple[Array, Array]:

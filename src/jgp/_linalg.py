@@ -42,7 +42,7 @@ def cholesky(K: Float[Array, "*batch n n"]) -> Cholesky:
         jitter counts as a constant.
     """
     lower, jitter = jnp.vectorize(_cholesky, signature="(n,n)->(n,n),()")(K)
-    return Cholesky(lower, jitter, jnp.all(jnp.isfinite(lower), axis=(-2, -1)))
+    return Cholesky(lower, jitter, _succeeded(lower))
 
 
 @jax.custom_jvp
@@ -53,16 +53,23 @@ def _cholesky(K: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
     ladder = jnp.asarray(LADDER, K.dtype) * eps * jnp.mean(jnp.diagonal(K))
     identity = jnp.eye(K.shape[-1], dtype=K.dtype)
 
-    def attempt(rung):
-        jittered = K + ladder[rung] * identity
-        return rung, _lapack.cholesky(jittered)
+    def climb(state):
+        rung = state[0] + 1
+        return rung, _lapack.cholesky(K + ladder[rung] * identity)
 
     def failed(state):
         rung, lower = state
-        return (rung < len(LADDER) - 1) & ~jnp.all(jnp.isfinite(lower))
+        return (rung < len(LADDER) - 1) & ~_succeeded(lower)
 
-    rung, lower = lax.while_loop(failed, lambda s: attempt(s[0] + 1), attempt(0))
+    first = (0, _lapack.cholesky(K))
+    rung, lower = lax.while_loop(failed, climb, first)
     return lower, ladder[rung]
+
+
+def _succeeded(lower: Float[Array, "*batch n n"]) -> Bool[Array, "*batch"]:
+    # What is not finite in a row makes the diagonal of the factor so.
+    diagonal = jnp.diagonal(lower, axis1=-2, axis2=-1)
+    return jnp.all(jnp.isfinite(diagonal), axis=-1)
 
 
 @_cholesky.defjvp

@@ -1,0 +1,95 @@
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import jgp
+from jgp import kernels, likelihoods, means
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(0, 6, size=40)
+Y = np.sin(2 * X) + 0.2 * RNG.normal(size=40)
+
+
+def test_a_known_variance_has_its_textbook_information():
+    """White noise of variance v: n/2 in log v, so that v has the variance 2v²/n."""
+    process = jgp.GaussianProcess(kernels.Constant(0.0))
+    model = jgp.Model(process, likelihoods.Gaussian(np.mean(Y**2)))
+    model = jgp.freeze(model, lambda m: m.process)
+    got = jgp.fisher_information(model, X, Y)
+    assert got.result == jgp.RESULTS.successful
+    variance = np.mean(Y**2)
+    np.testing.assert_allclose(got.information, [[40 / 2]], rtol=1e-12)
+    np.testing.assert_allclose(got.gradient, [0], atol=1e-12)
+    np.testing.assert_allclose(got.covariance, [[2 * variance**2 / 40]], rtol=1e-12)
+    z = norm.ppf(0.95)
+    low, high = got.interval(0.9)
+    sd = np.sqrt(2 / 40)
+    np.testing.assert_allclose(low, [variance * np.exp(-z * sd)], rtol=1e-12)
+    np.testing.assert_allclose(high, [variance * np.exp(z * sd)], rtol=1e-12)
+    low, high = got.interval(0.9, scale="natural")
+    np.testing.assert_allclose(high - low, [2 * z * variance * sd], rtol=1e-12)
+
+
+def test_is_the_curvature_at_a_fitted_model():
+    kernel = 1.0 * kernels.SquaredExponential(1.0)
+    model = jgp.Model(
+        jgp.GaussianProcess(kernel, means.Constant(0.1)), likelihoods.Gaussian(0.1)
+    )
+    fitted = jgp.fit(model, X, Y, progress=False, throw=False).model
+    infer = functools.partial(jgp.exact, rtol=1e-6)
+    got = jgp.fisher_information(fitted, X, Y, infer=infer)
+    assert len(got.names) == 4
+    assert "lengthscale" in " ".join(got.names)
+    np.testing.assert_allclose(got.gradient, np.zeros(4), atol=1e-4)
+    raw = np.asarray(got.raw)
+
+    def value(raw):
+        # In the order of names: the parameters of the kernel, the mean and the noise.
+        parts = dict(zip(got.names, raw, strict=True))
+        (ell,) = (v for k, v in parts.items() if k.endswith("lengthscale"))
+        (scale,) = (v for k, v in parts.items() if k.endswith("kernel.variance"))
+        (noise,) = (v for k, v in parts.items() if k.endswith("noise_variance"))
+        (constant,) = (v for k, v in parts.items() if k.endswith("value"))
+        K = np.exp(-0.5 * np.subtract.outer(X, X) ** 2 / np.exp(2 * ell))
+        S = np.exp(scale) * K + np.exp(noise) * np.eye(40)
+        r = Y - constant
+        return -(r @ np.linalg.solve(S, r) + np.linalg.slogdet(S)[1]) / 2
+
+    h = 1e-3
+    steps = h * np.eye(4)
+    information = [
+        [
+            -(value(raw + a + b) - value(raw + a - b) - value(raw - a + b)) / (4 * h**2)
+            - value(raw - a - b) / (4 * h**2)
+            for b in steps
+        ]
+        for a in steps
+    ]
+    scale = np.max(np.abs(information))
+    # Differences of fourth order: h², and the rounding of the evidence over h².
+    np.testing.assert_allclose(got.information, information, atol=1e-5 * scale)
+    np.testing.assert_allclose(
+        got.raw_covariance @ got.information, np.eye(4), atol=1e-9
+    )
+    natural = np.asarray(got.estimate)
+    slope = np.where(["value" in name for name in got.names], 1.0, natural)
+    np.testing.assert_allclose(
+        got.covariance, got.raw_covariance * np.outer(slope, slope), rtol=1e-10
+    )
+
+
+def test_no_maximum_is_told():
+    # Independent values: the lengthscale has no say.
+    process = jgp.GaussianProcess(kernels.SquaredExponential(1e-4))
+    model = jgp.Model(process, likelihoods.Gaussian(3.0))
+    got = jgp.fisher_information(model, X, Y)
+    assert got.result == jgp.RESULTS.not_positive_definite
+    assert jnp.all(jnp.isnan(got.covariance))
+    frozen = jgp.freeze(model, lambda m: m)
+    with pytest.raises(ValueError, match="every parameter frozen"):
+        jgp.fisher_information(frozen, X, Y)
+    with pytest.raises(ValueError, match="scale: got 'raw', wanted"):
+        got.interval(scale="raw")
