@@ -57,6 +57,7 @@ def test_values():
     assert np.all((got >= 0) & (got <= 1))
 
 
+@pytest.mark.slow
 def test_small_probabilities_of_positive_correlations_are_relatively_accurate():
     h, k, rho = cases()
     keep = (rho >= 0) & (np.minimum(h, k) > -6)
@@ -66,6 +67,7 @@ def test_small_probabilities_of_positive_correlations_are_relatively_accurate():
     np.testing.assert_allclose(got, expected, rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_derivatives():
     compiled = jax.jit(bivariate_normal_cdf)
     for case in ((0.3, -0.7, 0.4), (-1.2, -0.9, -0.95), (0.5, 0.6, 0.97)):

@@ -65,6 +65,7 @@ def test_kl_divergence_is_the_expected_log_ratio(key):
     np.testing.assert_allclose(kl_divergence(p, p), 0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_batch_equals_loop():
     p, q = random_gaussian(4, batch=(5,)), random_gaussian(5, batch=(5,))
     looped = [
@@ -87,6 +88,7 @@ def test_sample_moments(key):
     assert np.all(abs(error) < 4 * np.sqrt(2) * np.outer(scale, scale) / np.sqrt(1e5))
 
 
+@pytest.mark.slow
 def test_derivatives():
     p, q = random_gaussian(7), random_gaussian(8)
 

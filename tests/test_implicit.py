@@ -112,6 +112,7 @@ def test_derivatives_of_a_two_cycle_are_finite():
     np.testing.assert_allclose(jacobian, np.diag([0.5, 2.0, 1.25]), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [DENSE_SIZE - 1, DENSE_SIZE + 1])
 def test_many_unknowns(size):
     # Tridiagonal, diagonally dominant: GMRES takes over above DENSE_SIZE.
@@ -179,6 +180,7 @@ def test_newton_step_for_a_square_root():
         np.testing.assert_allclose(second, wanted, rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_newton_step_for_a_system():
     # g(z, θ) = z + z³ + Mz − θ = 0, with M antisymmetric; ∂g/∂z is never singular.
     M = jnp.asarray([[0.0, 0.5, -0.2], [-0.5, 0.0, 0.3], [0.2, -0.3, 0.0]])

@@ -162,6 +162,7 @@ def test_root_of_a_semidefinite_matrix():
     np.testing.assert_allclose(semidefinite_root(jnp.zeros((3, 3))), np.zeros((3, 3)))
 
 
+@pytest.mark.slow
 def test_derivative_of_a_root_where_eigenvalues_are_equal_or_zero():
     def root(t):
         return semidefinite_root(jnp.diag(jnp.stack([t, t, 0 * t])))

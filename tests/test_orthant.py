@@ -89,6 +89,7 @@ def test_permutation_does_not_matter():
     np.testing.assert_allclose(got, jnp.broadcast_to(got[0], 3), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_independent_coordinates_are_the_closed_form():
     mean = jnp.array([0.3, -0.5, 0.1])
     slope = jax.jit(jax.grad(orthant_probability))(mean, jnp.eye(3))
@@ -97,6 +98,7 @@ def test_derivatives_of_independent_coordinates_are_the_closed_form():
     np.testing.assert_allclose(slope, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_derivatives_in_mean_and_covariance_agree_with_differences():
     mean = jnp.array([0.3, -0.5, 0.1])
     root = jnp.array([[1.5, 0.0, 0.0], [0.4, 1.2, 0.0], [0.3, -0.2, 1.4]])
@@ -116,6 +118,7 @@ def test_derivatives_in_mean_and_covariance_agree_with_differences():
     np.testing.assert_allclose(slope, difference, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_extreme_means_stay_in_range_with_finite_derivatives():
     mean = jnp.array([[50.0, 40, 60], [-50, 3, 1], [8, -9, 20], [1e4, 0, -1e4]])
@@ -129,6 +132,7 @@ def test_extreme_means_stay_in_range_with_finite_derivatives():
     np.testing.assert_allclose(values[1], 0, atol=1e-30)
 
 
+@pytest.mark.slow
 def test_a_key_shifts_the_lattice(key):
     mean, covariance = jnp.array([0.3, -0.5, 0.1]), jnp.eye(3) + 1
     shifted = jax.jit(

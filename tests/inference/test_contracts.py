@@ -120,6 +120,7 @@ def test_samples_are_finite_where_little_noise_leaves_little_variance():
         assert np.diag(joint).min() >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [likelihoods.Softmax, likelihoods.MultinomialProbit])
 def test_probabilities_of_exchangeable_classes_have_derivatives(kind):
     # Equal latents give the contrast covariance a repeated eigenvalue.
@@ -134,6 +135,7 @@ def test_probabilities_of_exchangeable_classes_have_derivatives(kind):
     assert abs(float(jax.jit(jax.grad(first))(1.0) - numeric)) < 1e-7
 
 
+@pytest.mark.slow
 def test_softmax_under_broad_latents():
     # C = 2: E[sigmoid(h)], by 200 001 trapezia over ±40 standard deviations' width.
     for variance in (4.0, 25.0, 100.0, 400.0):

@@ -47,6 +47,7 @@ def test_agrees_with_long_runs_on_iris(method, temper, largest_error):
         assert float(estimate.pareto_k) < 0.8
 
 
+@pytest.mark.slow
 def test_standard_error_is_the_spread_of_estimates():
     data = toy()
     model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 4.0)
@@ -60,6 +61,7 @@ def test_standard_error_is_the_spread_of_estimates():
     assert abs(np.std(values) / claimed - 1) < 4 / np.sqrt(120)
 
 
+@pytest.mark.slow
 def test_defensive_mixture_is_unbiased_too():
     data = toy()
     model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 4.0)

@@ -154,12 +154,14 @@ def test_paths_at_given_inputs_have_the_posterior_moments(found):
     agree(found.posterior, 4000, inputs=NEW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", [ONE, FLAT, TWO], ids=["plain", "trend", "two"])
 def test_paths_by_features_have_the_posterior_moments(found):
     # Frequencies are drawn anew for each path, so that their error averages out.
     agree(found.posterior, 1500, num_features=100)
 
 
+@pytest.mark.slow
 def test_paths_of_sites():
     model = jgp.Model(
         jgp.independent([SMOOTH, ROUGH, SMOOTH]), likelihoods.MultinomialProbit(3)

@@ -97,6 +97,7 @@ def classified():
     return data, model, sampled
 
 
+@pytest.mark.slow
 def test_class_probabilities_agree_with_nested_ep():
     data, model, sampled = classified()
     nested = jgp.nested_ep(model, data.x, data.y).predict(data.x_new, method="orthant")
@@ -115,6 +116,7 @@ def test_class_probabilities_agree_with_nested_ep():
     assert sampled.predict([]).probs.shape == (0, 3)
 
 
+@pytest.mark.slow
 def test_goes_on_from_an_earlier_run():
     data, model, sampled = classified()
     more = jgp.sample_posterior(
@@ -154,6 +156,7 @@ def test_too_few_steps_are_told():
         jgp.sample_posterior(model, x, y, **options, sampler="gibbs")
 
 
+@pytest.mark.slow
 def test_ellipses_about_an_approximation_leave_the_posterior_and_mix():
     # About the posterior of another model, so that q is not the one sought.
     model, x, y = regression()

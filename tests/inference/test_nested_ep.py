@@ -158,6 +158,7 @@ def test_first_and_second_derivatives_equal_differences():
 FINE = {"rtol": 1e-12, "atol": 1e-12}
 
 
+@pytest.mark.slow
 def test_sites_and_predictions_have_implicit_derivatives():
     data = toy()
 
@@ -175,6 +176,7 @@ def test_sites_and_predictions_have_implicit_derivatives():
         assert abs(float(reverse[i] - numeric)) < 1e-6
 
 
+@pytest.mark.slow
 def test_prior_mean_gradient_is_explicit_and_right():
     data = toy()
 
@@ -201,6 +203,7 @@ def test_vmap_over_hyperparameters_is_the_loop():
     np.testing.assert_allclose(np.asarray(batched), np.asarray(looped), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_shared_kernel_equals_copies():
     data = toy()
     shared = jgp.independent(kernels.Matern52(0.8), num_latents=3)
@@ -217,6 +220,7 @@ def test_shared_kernel_equals_copies():
     )
 
 
+@pytest.mark.slow
 def test_two_classes_equal_scalar_probit_ep():
     # C = 2 is probit EP on g = (f₁ − f₂)/√2 with kernel (K₁ + K₂)/2; its evidence by
     # quadrature in one dimension for n = 1: E Φ(g), g ~ N(0, k), which is one half.
@@ -242,6 +246,7 @@ def test_two_classes_equal_scalar_probit_ep():
     )
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000))
 def test_invariant_to_order_of_data_and_names_of_classes(seed):
     data, generator = toy(), np.random.default_rng(seed)
@@ -280,6 +285,7 @@ def test_iris_in_single_precision():
     np.testing.assert_allclose(np.asarray(predicted.probs), run["test_prob"], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengthscale", [0.01, 100.0])
 def test_hard_settings_are_finite_or_say_why(lengthscale):
     data = iris("sklearn")

@@ -61,6 +61,7 @@ def test_mixed_second_derivatives(name):
         np.testing.assert_allclose(second, difference, rtol=0, atol=1e-4 * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(cases.KERNELS))
 def test_hessians_in_the_parameters_are_finite_and_symmetric(name):
     kernel, dimension, domain = cases.KERNELS[name]

@@ -109,6 +109,7 @@ def test_matrix_is_the_kernel_pair_by_pair(name):
     np.testing.assert_allclose(square, square.T, rtol=0, atol=4 * EPS * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Matern", "Matern12 ARD", "Gibbs", "SpectralMixture"])
 def test_blocks_of_rows_are_the_matrix(name):
     kernel, dimension, _ = cases.KERNELS[name]
@@ -156,6 +157,7 @@ def test_symmetry_and_positive_semidefiniteness(name, seed, spread):
     np.testing.assert_allclose(permuted, K[np.ix_(order, order)], rtol=0, atol=atol)
 
 
+@pytest.mark.slow
 def test_duplicates_and_near_duplicates_are_positive_semidefinite():
     for name, (kernel, dimension, domain) in cases.KERNELS.items():
         x = cases.points(dimension, 12, domain=domain)
@@ -224,6 +226,7 @@ def test_metrics_and_covariances_round_trip():
     np.testing.assert_allclose(jgp.from_real(jgp.to_real(gamma)).gamma, 1.4, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_metric_is_fitted():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))
@@ -279,3 +282,31 @@ def test_huge_and_tiny_lengthscales(name):
     np.testing.assert_allclose(ones, np.ones((3, 3)), rtol=1e-5)
     apart = gram(TINY[name](1e-30), x)
     np.testing.assert_allclose(apart, np.eye(3), rtol=0, atol=1e-5)
+
+
+@pytest.mark.float32
+def test_support_is_where_the_kernel_ends():
+    short, long = kernels.Wendland(1, 0.7), kernels.TrigonometricCompact([1.5])
+    endless = kernels.Matern32(0.1)
+    radii = [
+        (short, 0.7),
+        (long, 1.5),
+        (kernels.Wendland(2, np.array([[0.7]])), 0.7),
+        (2.0 * short, 0.7),
+        (kernels.Scaled(short, 2.0, lambda x: x[0]), 0.7),
+        (long**2, 1.5),
+        (short + long, 1.5),
+        (short * long, 0.7),
+        (endless * long, 1.5),
+        (short * endless + 2.0 * long**2, 1.5),
+    ]
+    for kernel, radius in radii:
+        support = kernel.support()
+        assert support.shape == ()
+        np.testing.assert_allclose(support, radius, rtol=1e-6)
+        x = np.array([1.0, 1 - 0.9 * radius, 1 + 0.9 * radius, 1 - radius, 9.0])
+        K = np.asarray(gram(kernel, x))[0]
+        assert np.all(K[:3] > 0)
+        np.testing.assert_allclose(K[3:], 0, atol=100 * EPS)
+    for kernel in (endless, short + endless, short + 1.0, endless**2, 2.0 * endless):
+        assert kernel.support() is None

@@ -212,6 +212,7 @@ def orthants(num_classes):
     return probs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_classes", [2, 3, 5])
 def test_orthants_equal_scipys(num_classes):
     probs = predicted("probit", num_classes, "orthant")

@@ -92,6 +92,7 @@ def test_likelihood_that_is_a_step_function(key):
     assert standard_errors(below, 0.25) < 4
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_pytree_position_is_the_concatenated_vector(key):
     def draw_tree(key):
