@@ -4,9 +4,9 @@
 
 Each library runs in its own process, in float64 and on one core, as its documentation
 calls it, with an ARD squared exponential in 8 dimensions; in the same process LAPACK's
-potrf and potri of the same matrix are timed in alternation, and times are given as
-multiples of those. Peers that are not installed are reported as such; `--peer-python` is
-another interpreter that has them.
+potrf and potri of such a matrix are timed in alternation, and times are given as
+multiples of those. Peers that are not installed are reported as such; `--peer-python`
+is another interpreter that has them.
 """
 
 import argparse
@@ -174,30 +174,26 @@ def _tinygp(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
 
 
 def _gpjax(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
+    import equinox as eqx
     import gpjax
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from flax import nnx
 
     jax.config.update("jax_enable_x64", True)
     data = gpjax.Dataset(jnp.asarray(x), jnp.asarray(y)[:, None])
     lengthscale = jnp.full(DIMENSION, DIMENSION**0.5)
     kernel = gpjax.kernels.RBF(lengthscale=lengthscale, variance=1.0)
     prior = gpjax.gps.Prior(mean_function=gpjax.mean_functions.Zero(), kernel=kernel)
-    likelihood = gpjax.likelihoods.Gaussian(
-        num_datapoints=len(y), obs_stddev=NOISE_VARIANCE**0.5
-    )
-    graph, state = nnx.split(prior * likelihood)
+    posterior = prior * gpjax.likelihoods.Gaussian(obs_stddev=NOISE_VARIANCE**0.5)
 
-    @jax.jit
-    @jax.value_and_grad
-    def evidence(state):
-        posterior = nnx.merge(graph, state)
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad
+    def evidence(posterior, data):
         return gpjax.objectives.conjugate_mll(posterior, data)
 
     def call():
-        value, gradient = jax.block_until_ready(evidence(state))
+        value, gradient = jax.block_until_ready(evidence(posterior, data))
         return value, np.concatenate([np.ravel(g) for g in jax.tree.leaves(gradient)])
 
     return call
@@ -273,7 +269,8 @@ def _report(rows: list[dict[str, Any]], sizes: list[int], output: Path) -> None:
 
 def _cell(row: dict[str, Any]) -> str:
     return (
-        f"{row['ratio']:.2f} ({row['lowest_ratio']:.2f} to {row['highest_ratio']:.2f}), "
+        f"{row['ratio']:.2f} "
+        f"({row['lowest_ratio']:.2f} to {row['highest_ratio']:.2f}), "
         f"{1e3 * row['seconds']:.0f}"
     )
 

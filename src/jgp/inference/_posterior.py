@@ -14,8 +14,8 @@ from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
 from jgp.likelihoods import AbstractLikelihood, Categorical, Normal
 
-# Cross-covariances held at once while predicting: 2²⁴ numbers, 128 MB in float64.
-CHUNK_SIZE = 2**24
+# Cross-covariances held at once while predicting: 2²² numbers, 32 MB in float64.
+CHUNK_SIZE = 2**22
 
 
 class Marginals(NamedTuple):
