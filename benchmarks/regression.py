@@ -62,16 +62,18 @@ def measure(name: str, n: int, repeats: int) -> dict[str, Any]:
     import time
 
     import numpy as np
-    import scipy.linalg
+    from scipy.linalg import get_lapack_funcs
 
     x, y = problem(n)
     call = CALLS[name](x, y)
     S = np.exp(-np.sum((x[:, None] - x[None]) ** 2, axis=2) / 2 / DIMENSION)
     S = np.asfortranarray(S + NOISE_VARIANCE * np.eye(n))
 
+    potrf, potri = get_lapack_funcs(("potrf", "potri"), (S,))
+
     def lapack() -> None:
-        lower, _ = scipy.linalg.lapack.dpotrf(S, lower=1)
-        scipy.linalg.lapack.dpotri(lower, lower=1)
+        lower, _ = potrf(S, lower=1)
+        potri(lower, lower=1)
 
     log_evidence, gradient = call()
     lapack()
@@ -134,9 +136,10 @@ def _sklearn(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-    lengthscale = np.full(DIMENSION, DIMENSION**0.5)
+    lengthscale: Any = np.full(DIMENSION, DIMENSION**0.5)
     kernel = ConstantKernel(1.0) * RBF(lengthscale) + WhiteKernel(NOISE_VARIANCE)
-    found = GaussianProcessRegressor(kernel, optimizer=None, alpha=0.0).fit(x, y)
+    regressor: Any = GaussianProcessRegressor
+    found = regressor(kernel, optimizer=None, alpha=0.0).fit(x, y)
     theta = found.kernel_.theta
     return lambda: found.log_marginal_likelihood(
         theta, eval_gradient=True, clone_kernel=False
@@ -147,7 +150,7 @@ def _tinygp(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from tinygp import GaussianProcess, kernels, transforms
+    from tinygp import GaussianProcess, kernels, transforms  # pyright: ignore[reportMissingImports]
 
     jax.config.update("jax_enable_x64", True)
 
@@ -175,7 +178,7 @@ def _tinygp(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
 
 def _gpjax(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
     import equinox as eqx
-    import gpjax
+    import gpjax  # pyright: ignore[reportMissingImports]
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -200,9 +203,9 @@ def _gpjax(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
 
 
 def _gpytorch(x: Any, y: Any) -> Callable[[], tuple[Any, Any]]:
-    import gpytorch
+    import gpytorch  # pyright: ignore[reportMissingImports]
     import numpy as np
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(1)
     inputs, targets = torch.from_numpy(x), torch.from_numpy(y)

@@ -29,6 +29,7 @@ from jgp.inference import Approximation as Approximation
 from jgp.inference import condition as condition
 from jgp.inference import evidence as evidence
 from jgp.inference import exact as exact
+from jgp.inference import exact_banded as exact_banded
 from jgp.inference import laplace as laplace
 from jgp.inference import nested_ep as nested_ep
 from jgp.inference import sample_posterior as sample_posterior

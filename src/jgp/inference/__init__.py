@@ -1,6 +1,7 @@
 """Inference: model and data to an approximation, by verbs of one signature."""
 
 from jgp.inference._approximation import Approximation as Approximation
+from jgp.inference._banded import exact_banded as exact_banded
 from jgp.inference._condition import condition as condition
 from jgp.inference._draws import DrawsPosterior as DrawsPosterior
 from jgp.inference._evidence import Evidence as Evidence

@@ -171,9 +171,14 @@ def finish(approximation: Approximation, throw: bool) -> Approximation:
         if is_concrete(leaf)
     )
     n = approximation.x.shape[0]
+    remedy = RESULTS[code]
+    if approximation.x.dtype == np.float64:
+        # No advice that is followed already.
+        remedy = remedy.replace(", or work in float64", "")
+    remedy = remedy.replace("A matrix", "The covariance of the data", 1)
     raise InferenceError(
         f"{approximation.method} on n = {n} points in {approximation.x.dtype}: "
-        f"{RESULTS[code]} Steps: {approximation.num_steps}, residual: "
+        f"{remedy} Steps: {approximation.num_steps}, residual: "
         f"{approximation.residual:.3g} (success when <= 1), jitter: "
         f"{approximation.jitter:.3g}; {parameters}. Pass throw=False to look at the "
         "unconverged approximation."

@@ -90,7 +90,12 @@ def prepare(
     if regression is not None:
         _check_method(model, inputs, regression)
     model.process.check_inputs(inputs)
-    targets = check_targets(model, y, "y")
+    try:
+        targets = check_targets(model, y, "y")
+    except ValueError as error:
+        shape = f"{np.shape(y)}, wanted"
+        beside = f"{np.shape(y)} beside x of shape {inputs.shape}, wanted"
+        raise ValueError(str(error).replace(shape, beside)) from None
     if np.shape(targets)[:1] != inputs.shape[:1]:
         raise ValueError(
             f"y: got shape {np.shape(targets)} beside x of shape {inputs.shape}, "

@@ -63,6 +63,10 @@ class AbstractKernel(eqx.Module):
         for kernel in kernels_in(self):
             kernel.check_inputs(x, name)
 
+    def support(self) -> Float[Array, ""] | None:
+        """The distance in one dimension from which on the kernel is zero, if any."""
+        return None
+
     def __add__(self, other: Any) -> "AbstractKernel":
         if isinstance(other, AbstractKernel):
             return Sum((self, other))
@@ -102,6 +106,11 @@ class Sum(AbstractKernel):
         """The sum of the kernels' matrices."""
         return jnp.asarray(sum(kernel.matrix(x, z) for kernel in self.kernels))
 
+    def support(self) -> Float[Array, ""] | None:
+        """The largest support, where all kernels have one."""
+        radii = [r for k in self.kernels if (r := k.support()) is not None]
+        return jnp.max(jnp.stack(radii)) if len(radii) == len(self.kernels) else None
+
 
 class Product(AbstractKernel):
     """The product of kernels; products within are merged into one flat tuple."""
@@ -121,6 +130,11 @@ class Product(AbstractKernel):
     ) -> Float[Array, "n m"]:
         """The product of the kernels' matrices, element by element."""
         return jnp.asarray(math.prod(kernel.matrix(x, z) for kernel in self.kernels))
+
+    def support(self) -> Float[Array, ""] | None:
+        """The smallest support, of those kernels that have one."""
+        radii = [r for k in self.kernels if (r := k.support()) is not None]
+        return jnp.min(jnp.stack(radii)) if radii else None
 
 
 class Power(AbstractKernel):
@@ -147,6 +161,10 @@ class Power(AbstractKernel):
     ) -> Float[Array, "n m"]:
         """The kernel's matrix to the power `exponent`, element by element."""
         return self.kernel.matrix(x, z) ** self.exponent
+
+    def support(self) -> Float[Array, ""] | None:
+        """The kernel's support."""
+        return self.kernel.support()
 
 
 class Scaled(AbstractKernel):
@@ -186,6 +204,10 @@ class Scaled(AbstractKernel):
             return K
         amplitude = jax.vmap(self.amplitude)
         return K * (amplitude(x)[:, None] * amplitude(z)[None])
+
+    def support(self) -> Float[Array, ""] | None:
+        """The kernel's support."""
+        return self.kernel.support()
 
 
 class Constant(AbstractKernel):

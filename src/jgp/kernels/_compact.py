@@ -54,6 +54,10 @@ class Wendland(AbstractKernel):
         s = squared_distance(x, z, self.lengthscale)
         return _wendland(s, power, self.smoothness)
 
+    def support(self) -> Float[Array, ""]:
+        """ℓ."""
+        return jnp.max(self.lengthscale)
+
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _wendland(s: Float[Array, ""], power: int, q: int) -> Float[Array, ""]:
@@ -133,6 +137,10 @@ class TrigonometricCompact(AbstractKernel):
         """The correlation of the process at two points."""
         check_each("lengthscale", self.lengthscale, x)
         return jnp.prod(_trigonometric(jnp.square((x - z) / self.lengthscale)))
+
+    def support(self) -> Float[Array, ""]:
+        """ℓ."""
+        return jnp.max(self.lengthscale)
 
 
 @jax.custom_jvp
