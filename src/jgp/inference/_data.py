@@ -93,9 +93,10 @@ def prepare(
     try:
         targets = check_targets(model, y, "y")
     except ValueError as error:
-        shape = f"{np.shape(y)}, wanted"
-        beside = f"{np.shape(y)} beside x of shape {inputs.shape}, wanted"
-        raise ValueError(str(error).replace(shape, beside)) from None
+        beside = f" beside x of shape {inputs.shape}, wanted"
+        of_shape = str(error).startswith("y: got shape")
+        message = str(error).replace(", wanted", beside, 1) if of_shape else str(error)
+        raise ValueError(message) from None
     if np.shape(targets)[:1] != inputs.shape[:1]:
         raise ValueError(
             f"y: got shape {np.shape(targets)} beside x of shape {inputs.shape}, "
