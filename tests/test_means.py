@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jgp import means
+from jgp import likelihoods, means
 from tests import cases
 
 
@@ -64,3 +64,11 @@ def test_means_add_and_multiply():
     # A number is a parameter as any other.
     slope = jax.grad(lambda mean: mean(x))(2.0 * linear)
     np.testing.assert_allclose(slope.means[0].value, a, rtol=1e-6)
+
+
+def test_a_basis_is_no_function():
+    with pytest.raises(ValueError, match="mean: got a Basis, wanted a function"):
+        means.WithDerivatives(means.polynomial(1))
+    for wrong in (means.polynomial(1), -2.0):
+        with pytest.raises(ValueError, match="log_noise_variance: got "):
+            likelihoods.HeteroscedasticGaussian(wrong)

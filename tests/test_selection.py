@@ -64,6 +64,8 @@ def test_missing_targets_are_predicted():
     got = jgp.leave_one_out(found)
     wanted = found.predict(X)
     np.testing.assert_allclose(got.predicted.mean[3, 1], wanted.mean[3, 1])
+    inside = np.abs(np.asarray(got.pit)[mask] - 0.5) <= 0.4
+    np.testing.assert_allclose(got.coverage(0.8), np.mean(inside), rtol=1e-12)
     mask[0, 1] = False
     without = jgp.exact(model, X, np.where(mask, Y, 0), mask=mask).predict(X)
     np.testing.assert_allclose(got.predicted.mean[0, 1], without.mean[0, 1], rtol=1e-9)
@@ -105,6 +107,8 @@ def test_scores_are_their_definitions():
         for m, s, at in zip(mean, sigma, y, strict=True)
     ]
     np.testing.assert_allclose(predicted.crps(y), crps, rtol=max(rtol, 1e-7))
+    with pytest.raises(ValueError, match="level: got 95, wanted a probability"):
+        predicted.interval(95)
     draws = predicted.sample(key=jax.random.key(0), num=4000)
     np.testing.assert_allclose(draws.mean(0), mean, atol=5 * sigma.max() / 4000**0.5)
 

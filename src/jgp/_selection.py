@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jgp.inference import Approximation, GaussianPosterior
 from jgp.inference._data import check_targets
 from jgp.inference._factor import CholeskyFactor
 from jgp.likelihoods import Normal
+from jgp.likelihoods._predictive import check_level
 
 
 class Criticism(eqx.Module):
@@ -31,6 +32,8 @@ class Criticism(eqx.Module):
         residuals: (y − mean)/stddev, draws of N(0, 1) under the model.
         pit: Φ(residuals), draws of the uniform distribution under the model.
         crps: Continuous ranked probability scores, in units of y.
+        observed: Which targets there are, all where None; the scores of the others mean
+            nothing and count nowhere.
     """
 
     predicted: Normal
@@ -39,11 +42,12 @@ class Criticism(eqx.Module):
     residuals: Float[Array, "n *C"]
     pit: Float[Array, "n *C"]
     crps: Float[Array, "n *C"]
+    observed: Bool[Array, "n *C"] | None = None
 
     def coverage(self, level: float = 0.95) -> Float[Array, ""]:
         """The share of observations within their central intervals of a level."""
-        inside = jnp.abs(self.pit - 0.5) <= level / 2
-        return jnp.mean(inside, dtype=self.pit.dtype)
+        check_level(level)
+        return self._covered(jnp.asarray([level], self.pit.dtype))[0]
 
     def calibration_error(self, num_levels: int = 19) -> Float[Array, ""]:
         """The mean distance of coverages from their levels, 1/(n + 1) to n/(n + 1).
@@ -51,10 +55,14 @@ class Criticism(eqx.Module):
         0 is calibrated and ½ the most that can be wrong (Kuleshov et al. 2018).
         """
         levels = jnp.arange(1, num_levels + 1, dtype=self.pit.dtype) / (num_levels + 1)
+        return jnp.mean(jnp.abs(self._covered(levels) - levels))
+
+    def _covered(self, levels: Float[Array, " k"]) -> Float[Array, " k"]:
+        """The share within the central intervals of each level."""
         distance = jnp.abs(self.pit.ravel() - 0.5)
         inside = distance[None] <= levels[:, None] / 2
-        covered = jnp.mean(inside, axis=1, dtype=levels.dtype)
-        return jnp.mean(jnp.abs(covered - levels))
+        there = None if self.observed is None else self.observed.ravel()[None]
+        return jnp.mean(inside, axis=1, dtype=levels.dtype, where=there)
 
 
 def criticise(
@@ -95,7 +103,7 @@ def leave_one_out(approximation: Approximation) -> Criticism:
 
     In closed form, in O(n³) for all of them; differentiable. One target at a time is
     left out, also where several outputs are observed at a point. Targets that are
-    missing are predicted from all that are there; their scores mean nothing.
+    missing are predicted from all that are there, and have no scores.
 
     Raises:
         ValueError: for an approximation by another method than `exact`.
@@ -121,6 +129,7 @@ def _leave_one_out(approximation: Approximation) -> Criticism:
     else:
         diagonal = jnp.broadcast_to(diagonal.T, y.shape)
     variance = 1 / diagonal
+    seen = None
     mean = y - posterior.weights.reshape(y.shape) * variance
     if factor.observed is not None:
         order = factor.observed if factor.observed.shape[0] == 1 else factor.observed.T
@@ -128,11 +137,15 @@ def _leave_one_out(approximation: Approximation) -> Criticism:
         filled = approximation.predict(approximation.x)
         mean = jnp.where(seen, mean, cast(Normal, filled).mean)
         variance = jnp.where(seen, variance, cast(Normal, filled).variance)
-    return _criticism(Normal(mean, variance), y)
+    return _criticism(Normal(mean, variance), y, seen)
 
 
 @eqx.filter_jit
-def _criticism(predicted: Normal, y: Float[Array, "n *C"]) -> Criticism:
+def _criticism(
+    predicted: Normal,
+    y: Float[Array, "n *C"],
+    observed: Bool[Array, "n *C"] | None = None,
+) -> Criticism:
     each = Normal(predicted.mean.ravel(), predicted.variance.ravel())
     log_prob = each.log_prob(y.ravel()).reshape(y.shape)
     return Criticism(
@@ -142,4 +155,5 @@ def _criticism(predicted: Normal, y: Float[Array, "n *C"]) -> Criticism:
         predicted.standardised(y),
         predicted.cdf(y),
         predicted.crps(y),
+        observed,
     )

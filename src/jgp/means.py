@@ -138,9 +138,16 @@ class WithDerivatives(AbstractMean):
 
     Args:
         mean: The mean of f, a differentiable function of the other d coordinates.
+
+    Raises:
+        ValueError: for a `Basis`, whose features would have to be differentiated: give
+            the process a `Basis` of features that know of the last coordinate.
     """
 
     mean: Callable
+
+    def __check_init__(self):
+        check_function("mean", self.mean)
 
     def __call__(self, x: Float[Array, " e"]) -> Float[Array, ""]:
         """The mean of what is observed at a point."""
@@ -204,6 +211,12 @@ def polynomial(degree: int, mean: Callable | None = None) -> Basis:
     if not isinstance(degree, int) or degree < 0:
         raise ValueError(f"degree: got {degree!r}, wanted an integer >= 0.")
     return Basis(Monomials(degree), Zero() if mean is None else mean)
+
+
+def check_function(name: str, function: Any) -> None:
+    """Raise a `ValueError` for a `Basis`, which is a space of functions."""
+    if isinstance(function, Basis):
+        raise ValueError(f"{name}: got a Basis, wanted a function of one point.")
 
 
 def _as_mean(value: Any) -> Callable:

@@ -94,7 +94,10 @@ def test_start_is_checked_and_cast(name):
 def test_shapes_of_traced_targets_are_checked(name):
     column = np.asarray(TARGETS[name])[:, None]
     run = jax.jit(lambda y: VERBS[name](model(name), DATA.x, y).log_evidence)
-    with pytest.raises(ValueError, match=r"y: got shape \(12, 1\), wanted \(n,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"y: got shape \(12, 1\) beside x of shape \(12, 2\), wanted \(n,\)",
+    ):
         run(column)
     with pytest.raises(ValueError, match=r"y_new: got shape \(4, 1\)"):
         approximated(name).log_prob(DATA.x_new, column[:4])

@@ -175,6 +175,8 @@ def test_given_noise_stays_and_is_asked_for():
         found.predict(NEW)
     with pytest.raises(ValueError, match=r"noise_variance: got shape \(2,\) for 5"):
         found.predict(NEW, noise_variance=np.ones(2))
+    with pytest.raises(ValueError, match=r"noise_variance: got .*, wanted finite"):
+        found.predict(NEW, noise_variance=-np.ones(5))
     there = np.arange(1.0, 6.0)
     f = found.posterior.marginals(NEW)
     predicted = found.predict(NEW, noise_variance=there)

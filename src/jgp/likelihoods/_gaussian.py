@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from jgp._constraints import COVARIANCES, NON_NEGATIVE
+from jgp._constraints import COVARIANCES, NON_NEGATIVE, NonNegative
 from jgp._gaussian import Gaussian as MultivariateNormal
+from jgp._parameters import is_concrete
 from jgp._types import as_float
 from jgp.likelihoods._base import AbstractLikelihood, check_method
 from jgp.likelihoods._predictive import Normal
@@ -179,6 +180,10 @@ class FixedNoiseGaussian(AbstractGaussian):
             )
         given = as_float(noise_variance)
         given = jnp.broadcast_to(given, x.shape[:1]) if given.ndim == 0 else given
+        if is_concrete(given) and not np.all(NonNegative().contains(np.asarray(given))):
+            raise ValueError(
+                f"noise_variance: got {np.asarray(given)}, wanted finite numbers >= 0."
+            )
         new = FixedNoiseGaussian(given.astype(x.dtype))
         new.check_points(x.shape[0])
         return new
@@ -207,6 +212,14 @@ class HeteroscedasticGaussian(AbstractGaussian):
 
     log_noise_variance: Callable[[Float[Array, " d"]], Float[Array, ""]]
     num_latents: int | None = eqx.field(default=None, init=False, static=True)
+
+    def __check_init__(self):
+        function = self.log_noise_variance
+        if not callable(function) or hasattr(function, "features"):
+            raise ValueError(
+                f"log_noise_variance: got {type(function).__name__}, wanted a function "
+                "of one point, such as means.Linear."
+            )
 
     def variances(self, shape: tuple[int, ...]) -> Float[Array, "n C"]:
         """Only `at` given inputs are there variances."""

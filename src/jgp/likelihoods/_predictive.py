@@ -1,14 +1,17 @@
 """Predictive distributions of observations."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jgp._normal import ndtr, normal_density
+from jgp._parameters import is_concrete
 
 
 class Categorical(eqx.Module):
@@ -52,12 +55,14 @@ class Normal(eqx.Module):
 
     def quantile(self, level: float | Float[Array, ""]) -> Float[Array, "n *C"]:
         """The value that each output stays below with a probability in (0, 1)."""
+        check_level(level)
         return self.mean + self.stddev * ndtri(jnp.asarray(level, self.mean.dtype))
 
     def interval(
         self, level: float = 0.95
     ) -> tuple[Float[Array, "n *C"], Float[Array, "n *C"]]:
         """The ends of the central interval of a probability in (0, 1)."""
+        check_level(level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def standardised(self, y: Float[Array, "n *C"]) -> Float[Array, "n *C"]:
@@ -94,3 +99,9 @@ class Normal(eqx.Module):
         mass = jnp.where(error == 0, jnp.inf, -jnp.inf)
         log_density = jnp.where(certain, mass, log_density)
         return jnp.sum(log_density, axis=tuple(range(1, log_density.ndim)))
+
+
+def check_level(level: Any) -> None:
+    """Raise a `ValueError` unless a probability, where it can be read, is in (0, 1)."""
+    if is_concrete(level) and not np.all((0 < np.asarray(level)) & (level < 1)):
+        raise ValueError(f"level: got {level}, wanted a probability in (0, 1).")
