@@ -91,5 +91,7 @@ def test_no_maximum_is_told():
     frozen = jgp.freeze(model, lambda m: m)
     with pytest.raises(ValueError, match="every parameter frozen"):
         jgp.fisher_information(frozen, X, Y)
+    with pytest.raises(ValueError, match="level: got 95, wanted a probability"):
+        got.interval(95)
     with pytest.raises(ValueError, match="scale: got 'raw', wanted"):
         got.interval(scale="raw")

@@ -25,6 +25,7 @@ from jgp._parameters import from_real, table, to_real
 from jgp._results import RESULTS, unless
 from jgp.inference import Approximation
 from jgp.inference._data import prepare
+from jgp.likelihoods._predictive import check_level
 
 
 class Information(eqx.Module):
@@ -66,8 +67,9 @@ class Information(eqx.Module):
                 stay positive; "natural" is estimate ± z·stddev.
 
         Raises:
-            ValueError: for another scale.
+            ValueError: for another scale, or a level that is no probability.
         """
+        check_level(level)
         if scale not in ("log", "natural"):
             raise ValueError(f"scale: got {scale!r}, wanted 'log' or 'natural'.")
         z = ndtri(jnp.asarray((1 + level) / 2, self.raw.dtype))

@@ -68,7 +68,7 @@ class Plane(eqx.Module):
 
 
 class Combined(eqx.Module):
-    """Σ_j scale_j a_j(x) f_j(map_j(x)), the sum of random functions."""
+    """The sum of random functions."""
 
     functions: tuple[Callable, ...]
 
