@@ -318,3 +318,19 @@ def test_conditioning_what_cannot_be():
     other = jgp.laplace(found.model, X, Y[:, 0])
     with pytest.raises(ValueError, match="approximation: got laplace, wanted one by"):
         jgp.condition(other, X[:2], Y[:2, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["given", "function", "correlated"])
+def test_chains_agree_with_exact(name, key):
+    process, likelihood, _ = CASES[name]
+    y = Y if process.num_latents == 3 else Y[:, 0]
+    model = jgp.Model(process, likelihood)
+    found = jgp.sample_posterior(
+        model, X, y, key=key, max_steps=4000, num_warmup=300, throw=False
+    )
+    got, wanted = (a.posterior.marginals(NEW) for a in (found, jgp.exact(model, X, y)))
+    # Some hundreds of independent draws: five standard errors or more.
+    spread = np.sqrt(np.max(wanted.variance))
+    np.testing.assert_allclose(got.mean, wanted.mean, atol=0.2 * spread)
+    np.testing.assert_allclose(got.variance, wanted.variance, atol=0.2 * spread**2)
