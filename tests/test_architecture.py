@@ -35,7 +35,7 @@ LAYERS = {
     },
     2: {"_gaussian", "_bivariate", "_cubature", "_orthant", "sampling"},
     3: {"kernels", "likelihoods", "means"},
-    4: {"_process", "_coregionalised", "_model"},
+    4: {"_mean_functions", "_process", "_coregionalised", "_model"},
     5: {"inference", "quadrature"},
     6: {"_fit", "_information", "_selection"},
     7: {"plots", "sklearn", "io", "testing", "conjugate"},

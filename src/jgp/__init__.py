@@ -22,6 +22,7 @@ from jgp._process import IndependentProcess as IndependentProcess
 from jgp._process import independent as independent
 from jgp._results import RESULTS as RESULTS
 from jgp._results import InferenceError as InferenceError
+from jgp._results import InferenceWarning as InferenceWarning
 from jgp._selection import Criticism as Criticism
 from jgp._selection import criticise as criticise
 from jgp._selection import leave_one_out as leave_one_out

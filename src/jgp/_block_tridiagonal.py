@@ -35,13 +35,13 @@ class BlockCholesky(eqx.Module):
         lower: Lᵢ.
         left: Lᵢ,ᵢ₋₁; the first is zero.
         tails: Uᵢ.
-        size: The rows of S that count; those beyond are padding.
+        counts: Which rows of S count; the others are those of a diagonal.
     """
 
     lower: Float[Array, "N b b"]
     left: Float[Array, "N b b"]
     tails: Float[Array, "N b b"]
-    size: int = eqx.field(static=True)
+    counts: Bool[Array, "N b"]
 
     def solve(self, v: Float[Array, "N b"]) -> Float[Array, "N b"]:
         """S⁻¹v, by substitution forth and back."""
@@ -57,8 +57,8 @@ class BlockCholesky(eqx.Module):
 
     def log_determinant(self) -> Float[Array, ""]:
         """log|S| of the rows that count."""
-        diagonal = jnp.diagonal(self.lower, axis1=1, axis2=2).reshape(-1)
-        return 2 * jnp.sum(jnp.log(diagonal[: self.size]))
+        diagonal = jnp.diagonal(self.lower, axis1=1, axis2=2)
+        return 2 * jnp.sum(jnp.log(jnp.where(self.counts, diagonal, 1)))
 
     def inverse(self) -> tuple[Float[Array, "N b b"], Float[Array, "N b b"]]:
         """Zᵢᵢ and Zᵢ,ᵢ₋₁ (zero for the first) of Z = S⁻¹."""
@@ -88,14 +88,16 @@ def whiten(
 
 
 def factorise(
-    diagonal: Float[Array, "N b b"], left: Float[Array, "N b b"], size: int
+    diagonal: Float[Array, "N b b"],
+    left: Float[Array, "N b b"],
+    counts: Bool[Array, "N b"],
 ) -> tuple[BlockCholesky, Float[Array, ""], Bool[Array, ""]]:
     """The factor of S with the jitter ladder of `_linalg.cholesky`.
 
     Args:
         diagonal: Sᵢᵢ.
         left: Sᵢ,ᵢ₋₁; the first has to be zero.
-        size: The rows that count; the others must be a diagonal of their mean.
+        counts: Which rows count; the others must be a diagonal of their mean.
 
     Returns:
         The factor, the jitter added to the whole diagonal, and whether it is finite.
@@ -103,7 +105,7 @@ def factorise(
     """
     lower, beside, jitter = _cholesky(diagonal, left)
     ok = jnp.all(jnp.isfinite(lower))
-    return BlockCholesky(lower, beside, _tails(lower, beside), size), jitter, ok
+    return BlockCholesky(lower, beside, _tails(lower, beside), counts), jitter, ok
 
 
 @jax.custom_jvp
@@ -182,7 +184,7 @@ def log_density(
 ) -> Float[Array, ""]:
     """Log N(r; 0, S) of the rows of S that count; the rest of r has to be zero."""
     square = jnp.sum(r * factor.solve(r))
-    constant = factor.size * jnp.log(2 * jnp.pi).astype(r.dtype)
+    constant = jnp.sum(factor.counts, dtype=r.dtype) * jnp.log(2 * jnp.pi)
     return -(square + factor.log_determinant() + constant) / 2
 
 

@@ -4,18 +4,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from jgp._process import AbstractProcess, mean_functions, means_of
+from jgp._linalg import semidefinite_root
+from jgp._mean_functions import mean_functions, means_of
+from jgp._process import AbstractProcess
 from jgp._types import as_float
 from jgp.kernels import (
     AbstractKernel,
+    Combined,
     Coregionalization,
     check_domain,
+    check_numbers,
     diagonal,
     gram,
+    random_function,
 )
+from jgp.means import Zero
 
 
 class CoregionalisedProcess(AbstractProcess):
@@ -40,6 +47,45 @@ class CoregionalisedProcess(AbstractProcess):
     def coupled(self) -> bool:
         """The outputs depend on each other."""
         return True
+
+    def random_functions(
+        self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
+    ) -> tuple[Callable, ...]:
+        """A draw of each output less its mean: of Σ_q B_q½ g_q, g_q ~ GP(0, k_q)."""
+        keys = jax.random.split(key, (len(self.kernels), self.num_latents))
+        example = jnp.zeros(x.shape[1], x.dtype)
+        draws = tuple(
+            random_function(kernel, one, num_features, example)
+            for kernel, own in zip(self.kernels, keys, strict=True)
+            for one in own
+        )
+        roots = [semidefinite_root(B.covariance) for B in self.coregionalizations]
+        weights = jnp.concatenate(roots, axis=1)
+        return tuple(Combined(draws, row) for row in weights)
+
+    def part(self, which: Sequence[int]) -> "CoregionalisedProcess":
+        """Some of the terms B_q k_q."""
+        kernels, matrices = self.kernels, self.coregionalizations
+        check_numbers(which, len(kernels))
+        return CoregionalisedProcess(
+            kernels=tuple(kernels[q] for q in which),
+            coregionalizations=tuple(matrices[q] for q in which),
+            mean_functions=(Zero(),),
+            num_latents=self.num_latents,
+        )
+
+    def combine(
+        self,
+        x: Float[Array, "n d"],
+        x_new: Float[Array, "m d"],
+        weights: Float[Array, "n C"],
+    ) -> Float[Array, "m C"]:
+        """Σᵢ k(x*, xᵢ) wᵢ, k a (C, C) block."""
+        parts = [
+            gram(kernel, x_new, x) @ weights @ B.covariance
+            for kernel, B in zip(self.kernels, self.coregionalizations, strict=True)
+        ]
+        return jnp.asarray(sum(parts))
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each output at each input."""
@@ -118,7 +164,7 @@ def coregionalised(
     if len(sizes) > 1:
         raise ValueError(f"mixing: got terms of {sorted(sizes)} outputs, wanted one C.")
     (num_latents,) = sizes
-    means = mean_functions(mean, num_latents)
+    means = mean_functions(mean, num_latents, parts)
     return CoregionalisedProcess(
         kernels=parts,
         coregionalizations=terms,

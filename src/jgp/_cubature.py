@@ -1,4 +1,4 @@
-r"""Rules for expectations: Gauss-Hermite in few dimensions, rank-1 lattices in many.
+r"""Rules for expectations: Gauss rules in few dimensions, rank-1 lattices in many.
 
 Nodes and weights are computed once in NumPy, in double precision, and cached; they
 are constants of a compiled function.
@@ -30,6 +30,38 @@ def gauss_hermite(
 def _gauss_hermite(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     return nodes, weights / np.sum(weights)
+
+
+def gauss_legendre(
+    num_nodes: int, dtype: DTypeLike = float
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Nodes and weights with Σ wᵢ f(xᵢ) = ∫₀¹ f(x) dx.
+
+    Exact for polynomials of degree 2·num_nodes − 1; the weights sum to 1.
+    """
+    nodes, weights = _gauss_legendre(num_nodes)
+    return jnp.asarray(nodes, dtype), jnp.asarray(weights, dtype)
+
+
+@functools.cache
+def _gauss_legendre(num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
+    return (nodes + 1) / 2, weights / 2
+
+
+def box_rule(
+    lower: Float[Array, " d"], upper: Float[Array, " d"], num_nodes: int
+) -> tuple[Float[Array, "q d"], Float[Array, " q"]]:
+    """The product rule for means over a box: num_nodes**d points and weights.
+
+    Exact too where the box has no width in some or all dimensions.
+    """
+    dimension = lower.shape[0]
+    nodes, weights = _gauss_legendre(num_nodes)
+    index = np.indices((num_nodes,) * dimension).reshape(dimension, -1).T
+    unit = jnp.asarray(nodes[index], lower.dtype)
+    points = lower[None] + (upper - lower)[None] * unit
+    return points, jnp.asarray(np.prod(weights[index], axis=1), lower.dtype)
 
 
 def gauss_hermite_product(

@@ -8,14 +8,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jgp._mean_functions import (
+    check_mean,
+    features_of,
+    mean_functions,
+    means_of,
+    stacked,
+)
 from jgp.kernels import (
     AbstractKernel,
     check_domain,
     diagonal,
     gram,
     random_function,
+    sum_of_terms,
 )
-from jgp.means import Basis, Zero
+from jgp.means import Zero
 
 
 class AbstractProcess(eqx.Module):
@@ -37,18 +45,34 @@ class AbstractProcess(eqx.Module):
         """Functions of a point whose coefficients have a flat prior, if any."""
         return None
 
+    @abc.abstractmethod
     def random_functions(
         self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
     ) -> tuple[Callable, ...]:
         """A draw of each latent less its mean, by random features.
 
         Raises:
-            ValueError: for a kernel, or a process, without such features.
+            ValueError: for a kernel without such features.
         """
-        raise ValueError(
-            f"process: got {type(self).__name__}, which has no random features, wanted "
-            "`inputs` at which to draw."
-        )
+
+    @abc.abstractmethod
+    def part(self, which: Sequence[int]) -> "AbstractProcess":
+        """The process of some terms of its kernel, without a mean.
+
+        Raises:
+            ValueError: if there are no such terms.
+        """
+
+    def combine(
+        self,
+        x: Float[Array, "n d"],
+        x_new: Float[Array, "m d"],
+        weights: Float[Array, "n C"],
+    ) -> Float[Array, "m C"]:
+        """Σᵢ k(x*, xᵢ) wᵢ: what weights of the data say at other points."""
+        k = self.covariance(x, x_new)
+        k = jnp.broadcast_to(k, (self.num_latents, *k.shape[1:]))
+        return jnp.einsum("cim,ic->mc", k, weights)
 
     @abc.abstractmethod
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
@@ -94,12 +118,13 @@ class GaussianProcess(AbstractProcess):
     def __init__(self, kernel: AbstractKernel, mean: Callable | None = None):
         self.kernel = kernel
         self.mean_function = Zero() if mean is None else mean
+        check_mean(kernel, self.mean_function)
         self.num_latents = 1
 
     @property
     def features(self) -> Callable | None:
         """The basis of a mean whose coefficients are integrated out."""
-        return _features((self.mean_function,))
+        return features_of((self.mean_function,))
 
     def random_functions(
         self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
@@ -107,9 +132,13 @@ class GaussianProcess(AbstractProcess):
         """A draw of the latent less its mean, by random features."""
         return (random_function(self.kernel, key, num_features, _example(x)),)
 
+    def part(self, which: Sequence[int]) -> "GaussianProcess":
+        """The process of some terms of a sum of kernels."""
+        return GaussianProcess(sum_of_terms(self.kernel, which))
+
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """The prior mean at each input."""
-        return _means(self.mean_function, x)[:, None]
+        return means_of((self.mean_function,), x, 1)
 
     def covariance(
         self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
@@ -142,7 +171,7 @@ class IndependentProcess(AbstractProcess):
     @property
     def features(self) -> Callable | None:
         """The basis of the mean, one that all latents share."""
-        return _features(self.mean_functions)
+        return features_of(self.mean_functions)
 
     def random_functions(
         self, key: PRNGKeyArray, num_features: int, x: Float[Array, "n d"]
@@ -154,6 +183,13 @@ class IndependentProcess(AbstractProcess):
         example = _example(x)
         return tuple(random_function(k, key, num_features, example) for k, key in pairs)
 
+    def part(self, which: Sequence[int]) -> "IndependentProcess":
+        """The same terms of the kernel of each latent."""
+        kernels = tuple(sum_of_terms(kernel, which) for kernel in self.kernels)
+        return IndependentProcess(
+            kernels=kernels, mean_functions=(Zero(),), num_latents=self.num_latents
+        )
+
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""
         return means_of(self.mean_functions, x, self.num_latents)
@@ -162,11 +198,11 @@ class IndependentProcess(AbstractProcess):
         self, x: Float[Array, "n d"], z: Float[Array, "m d"] | None = None
     ) -> Float[Array, "C n m"]:
         """The prior covariance of each latent between two sets of inputs."""
-        return _over(self.kernels, lambda kernel: gram(kernel, x, z))
+        return stacked(self.kernels, lambda kernel: gram(kernel, x, z))
 
     def variance(self, x: Float[Array, "n d"]) -> Float[Array, "C n"]:
         """The prior variance of each latent at each input."""
-        return _over(self.kernels, lambda kernel: diagonal(kernel, x))
+        return stacked(self.kernels, lambda kernel: diagonal(kernel, x))
 
     def check_inputs(self, x: Float[Array, "n d"], name: str = "x") -> None:
         """Raise a `ValueError` if a kernel does not take the inputs."""
@@ -204,37 +240,10 @@ def independent(
             f"{num_latents}, wanted one kernel for each latent."
         )
     num_latents = num_latents or len(kernels)
-    means = mean_functions(mean, num_latents)
+    means = mean_functions(mean, num_latents, kernels)
     return IndependentProcess(
         kernels=tuple(kernels), mean_functions=means, num_latents=num_latents
     )
-
-
-def mean_functions(
-    mean: Callable | Sequence[Callable] | None, num_latents: int
-) -> tuple[Callable, ...]:
-    """One mean function that all latents share, or one for each.
-
-    Raises:
-        ValueError: for another number of them, or a `Basis` beside other means.
-    """
-    means = (Zero(),) if mean is None else mean
-    means = (means,) if callable(means) else tuple(means)
-    if len(means) not in (1, num_latents):
-        raise ValueError(
-            f"mean: got {len(means)} mean functions, wanted 1 or {num_latents}."
-        )
-    if len(means) > 1 and any(isinstance(m, Basis) for m in means):
-        raise ValueError("mean: got a Basis for one latent, wanted one that all share.")
-    return means
-
-
-def means_of(
-    functions: tuple[Callable, ...], x: Float[Array, "n d"], num_latents: int
-) -> Float[Array, "n C"]:
-    """The mean of each latent at each input."""
-    means = _over(functions, lambda function: _means(function, x)).T
-    return jnp.broadcast_to(means, (x.shape[0], num_latents))
 
 
 def class_diagonal(K: Float[Array, "C n m"]) -> Float[Array, "n C m C"]:
@@ -245,37 +254,3 @@ def class_diagonal(K: Float[Array, "C n m"]) -> Float[Array, "n C m C"]:
 
 def _example(x: Float[Array, "n d"]) -> Float[Array, " d"]:
     return jnp.zeros(x.shape[1], x.dtype)
-
-
-def _features(functions: tuple[Callable, ...]) -> Callable | None:
-    first = functions[0]
-    return first.features if isinstance(first, Basis) else None
-
-
-def _means(function: Callable, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """The mean at each input; one of another shape would broadcast to nonsense."""
-    means = jax.vmap(function)(x)
-    if means.ndim != 1:
-        raise ValueError(
-            f"mean: got a function with values of shape {means.shape[1:]}, wanted a "
-            "scalar at each input."
-        )
-    return means
-
-
-def _over(modules: tuple, function: Callable) -> Array:
-    """Stack `function(module)`, in one `vmap` where the modules are alike.
-
-    Modules of equal structure become one module with stacked leaves, so that C
-    kernels compile as one.
-    """
-    arrays, rest = zip(*(eqx.partition(m, eqx.is_array) for m in modules), strict=True)
-    shapes = [jax.tree.map(lambda a: (a.shape, a.dtype), a) for a in arrays]
-    if all(eqx.tree_equal(rest[0], r) for r in rest) and all(
-        s == shapes[0] for s in shapes
-    ):
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
-        if jax.tree.leaves(stacked):
-            return jax.vmap(lambda a: function(eqx.combine(a, rest[0])))(stacked)
-        return jnp.stack([function(modules[0])] * len(modules))
-    return jnp.stack([function(module) for module in modules])

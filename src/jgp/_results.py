@@ -17,6 +17,11 @@ class RESULTS(eqx.Enumeration):
         "A parameter ran to the bound of its domain. Freeze it, give it a prior, or "
         "check that the data carry information about it."
     )
+    ill_conditioned = (
+        "The jitter needed to factorise a matrix exceeds the noise variance: the "
+        "evidence is that of a noisier model. Raise the noise variance, lower a huge "
+        "kernel variance, rescale the data, or work in float64."
+    )
     max_steps_reached = (
         "The iteration ended at max_steps before its tolerance was met. Raise "
         "max_steps, or loosen rtol and atol."
@@ -42,6 +47,9 @@ class RESULTS(eqx.Enumeration):
         "jitter. Raise the noise variance, remove repeated inputs, or work in "
         "float64."
     )
+    bandwidth_too_small = (
+        "More points lie within one support radius than `bandwidth` holds. Raise it."
+    )
     non_finite = (
         "A value became infinite or NaN. Check the scale of the data and of the "
         "hyperparameters, or work in float64."
@@ -52,18 +60,24 @@ class RESULTS(eqx.Enumeration):
 SEVERITY = (
     RESULTS.successful,
     RESULTS.at_bound,
+    RESULTS.ill_conditioned,
     RESULTS.max_steps_reached,
     RESULTS.stagnated,
     RESULTS.oscillating,
     RESULTS.linear_solve_failed,
     RESULTS.diverged,
     RESULTS.not_positive_definite,
+    RESULTS.bandwidth_too_small,
     RESULTS.non_finite,
 )
 
 
 class InferenceError(RuntimeError):
     """A computation ended with a status other than `RESULTS.successful`."""
+
+
+class InferenceWarning(UserWarning):
+    """A computation ended with a result that should not be taken as it is."""
 
 
 def worst(first: RESULTS, *others: RESULTS) -> RESULTS:

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jgp._cubature import box_rule
 from jgp._types import as_float
 
 __all__ = ["AbstractMean", "Basis", "Constant", "Linear", "Product", "Sum", "Zero"]
-__all__ += ["WithDerivatives", "polynomial"]
+__all__ += ["WithDerivatives", "WithIntegrals", "polynomial"]
 
 
 class AbstractMean(eqx.Module):
@@ -137,25 +138,54 @@ class WithDerivatives(AbstractMean):
     `kernels.WithDerivatives`: 0 the value, j the derivative in dimension j.
 
     Args:
-        mean: The mean of f, a differentiable function of the other d coordinates.
+        mean: The mean of f, a differentiable function of the other d coordinates; or
+            features of them, for a `Basis`.
 
     Raises:
-        ValueError: for a `Basis`, whose features would have to be differentiated: give
-            the process a `Basis` of features that know of the last coordinate.
+        ValueError: for a `Basis`, wanted inside: `Basis(WithDerivatives(features))`.
     """
 
     mean: Callable
 
     def __check_init__(self):
-        check_function("mean", self.mean)
+        check_function("mean", self.mean, type(self).__name__)
 
-    def __call__(self, x: Float[Array, " e"]) -> Float[Array, ""]:
+    def __call__(self, x: Float[Array, " e"]) -> Float[Array, "*p"]:
         """The mean of what is observed at a point."""
-        value, slope = jax.value_and_grad(self.mean)(x[:-1])
         which = jnp.round(x[-1])
-        numbers = jnp.arange(1, x.shape[0], dtype=x.dtype)
-        derivative = jnp.sum(jnp.where(numbers == which, slope, 0))
-        return jnp.where(which == 0, value, derivative)
+        direction = (jnp.arange(1, x.shape[0], dtype=x.dtype) == which).astype(x.dtype)
+        value, slope = jax.jvp(self.mean, (x[:-1],), (direction,))
+        return jnp.where(which == 0, value, slope)
+
+
+class WithIntegrals(AbstractMean):
+    """The mean of a process observed by its means over boxes, or its integrals.
+
+    A point is the lower and the upper corner of a box, as for `kernels.WithIntegrals`.
+
+    Args:
+        mean: The mean of f, a function of d coordinates; or features, for a `Basis`.
+        num_nodes: Gauss-Legendre nodes a dimension; exact for polynomials of degree
+            2 num_nodes − 1.
+        integrals: As for the kernel.
+
+    Raises:
+        ValueError: for a `Basis`, wanted inside: `Basis(WithIntegrals(features))`.
+    """
+
+    mean: Callable
+    num_nodes: int = eqx.field(static=True, default=8)
+    integrals: bool = eqx.field(static=True, default=False)
+
+    def __check_init__(self):
+        check_function("mean", self.mean, type(self).__name__)
+
+    def __call__(self, x: Float[Array, " e"]) -> Float[Array, "*p"]:
+        """The mean of what is observed over a box."""
+        lower, upper = jnp.split(x, 2)
+        points, weights = box_rule(lower, upper, self.num_nodes)
+        mean = jnp.tensordot(weights, jax.vmap(self.mean)(points), 1)
+        return mean * jnp.prod(upper - lower) if self.integrals else mean
 
 
 class Basis(eqx.Module):
@@ -213,10 +243,13 @@ def polynomial(degree: int, mean: Callable | None = None) -> Basis:
     return Basis(Monomials(degree), Zero() if mean is None else mean)
 
 
-def check_function(name: str, function: Any) -> None:
+def check_function(name: str, function: Any, wrapper: str = "") -> None:
     """Raise a `ValueError` for a `Basis`, which is a space of functions."""
     if isinstance(function, Basis):
-        raise ValueError(f"{name}: got a Basis, wanted a function of one point.")
+        instead = f": Basis({wrapper}(features))" if wrapper else ""
+        raise ValueError(
+            f"{name}: got a Basis, wanted a function of one point{instead}."
+        )
 
 
 def _as_mean(value: Any) -> Callable:

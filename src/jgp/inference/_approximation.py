@@ -1,19 +1,21 @@
 """What every inference method returns."""
 
+import warnings
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from jgp._model import Model
 from jgp._parameters import cast, is_concrete, table
-from jgp._results import RESULTS, InferenceError
-from jgp.inference._data import check_targets
-from jgp.inference._posterior import AbstractPosterior
+from jgp._results import RESULTS, InferenceError, InferenceWarning
+from jgp.inference._data import check_inputs, check_targets
+from jgp.inference._posterior import AbstractPosterior, Joint
 from jgp.inference._sites import AbstractSites
-from jgp.likelihoods import Categorical, Normal
+from jgp.likelihoods import AbstractGaussian, Categorical, Normal
 
 
 class Approximation(eqx.Module):
@@ -80,6 +82,36 @@ class Approximation(eqx.Module):
             method=method,
             noise_variance=noise_variance,
         )
+
+    def predict_joint(
+        self, x_new: ArrayLike, *, noise_variance: ArrayLike | None = None
+    ) -> Joint:
+        """Mean and covariance of observations at new inputs together.
+
+        The covariance of the latents, as `posterior.joint` gives it, plus that of the
+        noise, which is independent between inputs.
+
+        Args:
+            x_new: (m, d), or (m,) for d = 1.
+            noise_variance: As for `predict`.
+
+        Raises:
+            ValueError: for observations, or a posterior, that are not Gaussian; and as
+                for `predict`.
+        """
+        points = check_inputs(x_new, self.x, self.model.process)
+        likelihood = self.model.likelihood.at(points, noise_variance)
+        if not isinstance(likelihood, AbstractGaussian):
+            raise ValueError(
+                f"likelihood: got {type(likelihood).__name__}, whose observations have "
+                "no joint Gaussian distribution, wanted one of Gaussian noise."
+            )
+        mean, covariance = self.posterior.joint(points)
+        shape = (points.shape[0], self.model.process.num_latents)
+        noise = likelihood.covariances(shape)
+        identity = jnp.eye(shape[0], dtype=noise.dtype)
+        noise = jnp.einsum("nm,ncd->ncmd", identity, noise)
+        return Joint(mean, covariance + noise.reshape(covariance.shape))
 
     def log_prob(
         self,
@@ -156,6 +188,7 @@ def check_approximation(
 def finish(approximation: Approximation, throw: bool) -> Approximation:
     """The approximation itself; `InferenceError` if asked for and it failed.
 
+    An ill-conditioned one is a warning, as it may still be what is wanted.
     Nothing is raised while the status is traced: the code is in `result`.
     """
     code = approximation.result
@@ -170,16 +203,20 @@ def finish(approximation: Approximation, throw: bool) -> Approximation:
         for path, leaf, _ in table(approximation.model)
         if is_concrete(leaf)
     )
-    n = approximation.x.shape[0]
     remedy = RESULTS[code]
     if approximation.x.dtype == np.float64:
         # No advice that is followed already.
         remedy = remedy.replace(", or work in float64", "")
     remedy = remedy.replace("A matrix", "The covariance of the data", 1)
+    message = (
+        f"{approximation.method} on n = {approximation.x.shape[0]} points in "
+        f"{approximation.x.dtype}: {remedy} Steps: {approximation.num_steps}, "
+        f"residual: {approximation.residual:.3g} (success when <= 1), jitter: "
+        f"{approximation.jitter:.3g}; {parameters}."
+    )
+    if bool(code == RESULTS.ill_conditioned):
+        warnings.warn(message, InferenceWarning, stacklevel=3)
+        return approximation
     raise InferenceError(
-        f"{approximation.method} on n = {n} points in {approximation.x.dtype}: "
-        f"{remedy} Steps: {approximation.num_steps}, residual: "
-        f"{approximation.residual:.3g} (success when <= 1), jitter: "
-        f"{approximation.jitter:.3g}; {parameters}. Pass throw=False to look at the "
-        "unconverged approximation."
+        f"{message} Pass throw=False to look at the unconverged approximation."
     )

@@ -22,7 +22,7 @@ from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._banded_posterior import BandedPosterior, Blocks
 from jgp.inference._data import positive_integer, prepare, tolerances
-from jgp.inference._sites import DiagonalSites
+from jgp.inference._exact import conditioning, masked, sites_of
 from jgp.likelihoods import AbstractGaussian
 
 # Smaller blocks take as long: a step of the loop over them costs more than its work.
@@ -36,6 +36,7 @@ def exact_banded(
     x: ArrayLike,
     y: Any,
     *,
+    mask: ArrayLike | None = None,
     init: Approximation | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -53,6 +54,7 @@ def exact_banded(
             `Basis` as its mean, and a likelihood of Gaussian noise.
         x: (n, 1) or (n,) inputs, in any order.
         y: (n,) targets.
+        mask: Which targets are observed, as for `exact`.
         init: Not used, as nothing is iterated; accepted like the rest by every verb.
         rtol: Not used.
         atol: Not used.
@@ -69,13 +71,14 @@ def exact_banded(
 
     Returns:
         An `Approximation` in 0 steps. Where `bandwidth` was too small its status is
-        `non_finite` and its evidence and moments are NaN, none of them wrong in
-        silence.
+        `bandwidth_too_small` and its evidence and moments are NaN, none of them wrong
+        in silence.
 
     Raises:
         ValueError: for input that cannot be right, before anything is compiled.
         InferenceError: if `throw` and the factorisation failed.
     """
+    y, observed = masked(y, mask)
     model, inputs, targets = prepare(model, x, y, regression=True)
     tolerances(rtol, atol, inputs.dtype)
     positive_integer("max_steps", max_steps)
@@ -85,7 +88,7 @@ def exact_banded(
         size = _block_size(inputs, support)
     else:
         size = min(int(positive_integer("bandwidth", bandwidth)), len(inputs))
-    return finish(_exact_banded(model, inputs, targets, max(1, size)), throw)
+    return finish(_exact_banded(model, inputs, targets, observed, max(1, size)), throw)
 
 
 def _check(model: Model, x: Float[Array, "n d"]) -> Float[Array, ""]:
@@ -137,7 +140,9 @@ def _fits(points: Any, radius: Any, size: int) -> Any:
 
 
 @eqx.filter_jit
-def _exact_banded(model: Model, x: Array, y: Array, size: int) -> Approximation:
+def _exact_banded(
+    model: Model, x: Array, y: Array, observed: Bool[Array, " n"] | None, size: int
+) -> Approximation:
     process = cast(GaussianProcess, model.process)
     likelihood = cast(AbstractGaussian, model.likelihood.at_data(x))
     r = y - process.mean(x)[:, 0]
@@ -145,29 +150,38 @@ def _exact_banded(model: Model, x: Array, y: Array, size: int) -> Approximation:
     # Behind the barrier: XLA would sort a constant x while it compiles, for minutes.
     order = jnp.argsort(lax.optimization_barrier(x[:, 0]))
     points, real = _in_blocks(x[order, 0], size, repeat=True)
+    if observed is not None:
+        r = jnp.where(observed, r, 0)
+        there, _ = _in_blocks(observed[order].astype(x.dtype), size)
+        real = real & (there > 0)
     diagonal, left = _covariance(process, points, real, noise[order, 0])
     # A covariance that the blocks do not hold is made NaN, and so is all from it.
     fits = _fits(x[order, 0], cast(Array, process.kernel.support()), size)
     diagonal = jnp.where(fits, diagonal, jnp.nan)
     residuals, _ = _in_blocks(r[order], size)
-    factor, jitter, ok = factorise(diagonal, left, len(x))
+    factor, jitter, ok = factorise(diagonal, left, real)
     weights = factor.solve(residuals)
     log_evidence = log_density(diagonal, left, residuals, factor)
     own = jnp.zeros_like(r).at[order].set(weights.reshape(-1)[: len(x)])[:, None]
     blocks = Blocks(points, real, weights)
     posterior = BandedPosterior(process, x, own, blocks, factor)
-    finite = jnp.all(jnp.isfinite(diagonal)) & jnp.all(jnp.isfinite(left))
-    finite = finite & jnp.all(jnp.isfinite(r))
-    result = unless(ok, RESULTS.not_positive_definite)
-    result = worst(result, unless(finite, RESULTS.non_finite))
-    fine = (result != RESULTS.successful) | jnp.isfinite(log_evidence)
+    finite = jnp.all(jnp.isfinite(left)) & jnp.all(jnp.isfinite(r))
+    finite = finite & (jnp.all(jnp.isfinite(diagonal)) | ~fits)
+    result = worst(
+        unless(ok | ~fits, RESULTS.not_positive_definite),
+        unless(finite, RESULTS.non_finite),
+        unless(fits, RESULTS.bandwidth_too_small),
+        conditioning(noise, observed, jitter),
+    )
+    failed = (result != RESULTS.successful) & (result != RESULTS.ill_conditioned)
+    fine = failed | jnp.isfinite(log_evidence)
     return Approximation(
         model,
         x,
         y,
         posterior,
         log_evidence,
-        DiagonalSites(1 / noise, jnp.where(y[:, None] == 0, 0, y[:, None] / noise)),
+        sites_of(y[:, None], noise, None if observed is None else observed[:, None]),
         RESULTS.where(fine, result, RESULTS.non_finite),
         jnp.array(0, jnp.int32),
         jnp.zeros((), x.dtype),
@@ -207,14 +221,16 @@ def _covariance(
 
     size = points.shape[1]
     before = jnp.concatenate([points[:1], points[:-1]])
+    before_real = jnp.concatenate([real[:1], real[:-1]])
     batch = min(len(points), max(1, ENTRIES // (2 * size**2)))
     diagonal, left = lax.map(one, (points, before), batch_size=batch)
     noises, _ = _in_blocks(noise, size)
     identity = jnp.eye(size, dtype=noise.dtype)[None]
     diagonal = diagonal + noises[:, :, None] * identity
     variances = jnp.diagonal(diagonal, axis1=1, axis2=2)
-    total = jnp.sum(jnp.where(real, variances, 0))
-    mean = lax.stop_gradient(total / len(noise)) if len(noise) else 1.0
+    total, count = jnp.sum(jnp.where(real, variances, 0)), jnp.sum(real)
+    mean = lax.stop_gradient(jnp.where(count > 0, total / jnp.maximum(count, 1), 1))
     diagonal = jnp.where(real[:, :, None] & real[:, None, :], diagonal, mean * identity)
     follows = (jnp.arange(len(points)) > 0)[:, None, None]
-    return diagonal, jnp.where(follows & real[:, :, None], left, 0)
+    follows = follows & real[:, :, None] & before_real[:, None, :]
+    return diagonal, jnp.where(follows, left, 0)

@@ -1,10 +1,13 @@
 """The posterior of latents that depend on each other, by the prior or the noise."""
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._process import AbstractProcess
 from jgp.inference._factor import CholeskyFactor
+from jgp.inference._gradient import Gradient, gradient_of
+from jgp.inference._paths import Path, path_of
 from jgp.inference._posterior import AbstractGaussianPosterior
 
 
@@ -16,12 +19,14 @@ class CoupledPosterior(AbstractGaussianPosterior):
         x: Training inputs.
         weights: b, so that the mean is m₀(x*) + Σ k(x*, xᵢ)bᵢ, k a (C, C) block.
         factor: The factor of the (nC, nC) covariance of the observations.
+        noise_root: R with RRᵀ the covariance of the noise of each point.
     """
 
     process: AbstractProcess
     x: Float[Array, "n d"]
     weights: Float[Array, "n C"]
     factor: CholeskyFactor
+    noise_root: Float[Array, "n C C"]
 
     @property
     def held(self) -> int:
@@ -40,3 +45,66 @@ class CoupledPosterior(AbstractGaussianPosterior):
         white = self.factor.whiten(k.reshape(1, self.weights.size, mean.size))[0]
         prior = self.process.joint_covariance(x_new)
         return mean, prior - (white.T @ white).reshape(prior.shape)
+
+    def gradient(self, x_new: ArrayLike) -> Gradient:
+        """The derivatives of the latent functions; see `GaussianPosterior.gradient`.
+
+        Args:
+            x_new: (m, d), or (m,) for d = 1.
+
+        Raises:
+            ValueError: for a kernel whose draws have no derivatives.
+        """
+        return gradient_of(self, CoupledPosterior._slopes_at, x_new)
+
+    def _slopes_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        process, num_latents = self.process, self.process.num_latents
+
+        def cross(point):
+            k = process.joint_covariance(self.x, point[None])
+            return k.reshape(self.weights.size, num_latents)
+
+        def prior(a, b):
+            return process.covariance(a[None], b[None])[:, 0, 0]
+
+        J = jax.jacfwd(cross)(point)
+        mean = jax.jacfwd(lambda point: process.mean(point[None])[0])(point)
+        mean = mean + jnp.einsum("kcd,k->cd", J, self.weights.reshape(-1))
+        own = jax.jacfwd(jax.jacrev(prior, 0), 1)(point, point)
+        own = jnp.broadcast_to(own, (num_latents, *own.shape[1:]))
+        white = self.factor.whiten(J.reshape(1, J.shape[0], -1))[0].reshape(J.shape)
+        return mean, own - jnp.einsum("kci,kcj->cij", white, white)
+
+    def path(
+        self,
+        *,
+        key: PRNGKeyArray,
+        num_features: int = 2000,
+        inputs: ArrayLike | None = None,
+    ) -> Path:
+        """A draw as functions that can be evaluated; see `GaussianPosterior.path`.
+
+        Args:
+            key: A PRNG key.
+            num_features: Random features for each stationary part.
+            inputs: (m, d) inputs at which the draw is exact, in place of features.
+
+        Raises:
+            ValueError: for a kernel without features where no `inputs` are given.
+        """
+        return path_of(
+            self.process,
+            self.x,
+            self._corrected,
+            key=key,
+            num_features=num_features,
+            inputs=inputs,
+        )
+
+    def _corrected(
+        self, drawn: Float[Array, "n C"], key: PRNGKeyArray
+    ) -> tuple[Array, None]:
+        normals = jax.random.normal(key, drawn.shape, drawn.dtype)
+        observed = drawn + jnp.einsum("ncd,nd->nc", self.noise_root, normals)
+        change = self.factor.times(observed.reshape(-1, 1)).reshape(drawn.shape)
+        return self.weights - change, None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from jgp._linalg import diagonal_matrices
+from jgp._linalg import cholesky, diagonal_matrices
 from jgp._model import Model
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless, worst
@@ -141,10 +141,8 @@ def exact_core(
     coefficients = None if H is None else factor.coefficients(r)
     posterior = GaussianPosterior(model.process, x, weights, factor, coefficients)
     log_evidence = log_marginal(S, r, H, factor)
-    precision, linear = 1 / noise, jnp.where(targets == 0, 0, targets / noise)
-    if observed is not None:
-        precision, linear = (jnp.where(observed, a, 0) for a in (precision, linear))
-    sites = DiagonalSites(precision, linear) if H is None else None
+    sites = sites_of(targets, noise, observed) if H is None else None
+    status = worst(status, conditioning(noise, observed, jitter))
     result = _status(S, r, status, log_evidence)
     return _approximation(model, x, y, posterior, log_evidence, sites, result, jitter)
 
@@ -154,10 +152,12 @@ def _coupled(model, likelihood, x, y, r, observed, known) -> Approximation:
     num_points, num_latents = r.shape
     K = model.process.joint_covariance(x)
     if likelihood.correlation is None:
-        noise = diagonal_matrices(likelihood.variances(r.shape).reshape(-1))
+        root = diagonal_matrices(jnp.sqrt(likelihood.variances(r.shape)))
     else:
-        identity = jnp.eye(num_points, dtype=x.dtype)
-        noise = jnp.einsum("nm,cd->ncmd", identity, likelihood.correlation)
+        root = cholesky(likelihood.correlation).lower
+        root = jnp.broadcast_to(root, (num_points, num_latents, num_latents))
+    identity = jnp.eye(num_points, dtype=x.dtype)
+    noise = jnp.einsum("nm,ncd->ncmd", identity, likelihood.covariances(r.shape))
     S = K.reshape(1, r.size, r.size) + noise.reshape(1, r.size, r.size)
     there = None if observed is None else observed.reshape(1, r.size)
     S, _, factor, jitter, status = factorise(S, there, None, x, known=known)
@@ -166,9 +166,38 @@ def _coupled(model, likelihood, x, y, r, observed, known) -> Approximation:
     flat = r.reshape(r.size, 1)
     weights = factor.times(flat).reshape(num_points, num_latents)
     log_evidence = log_marginal(S, flat, None, factor)
-    posterior = CoupledPosterior(model.process, x, weights, factor)
+    posterior = CoupledPosterior(model.process, x, weights, factor, root)
+    variances = likelihood.variances(r.shape)
+    status = worst(status, conditioning(variances, observed, jitter))
     result = _status(S, r, status, log_evidence)
     return _approximation(model, x, y, posterior, log_evidence, None, result, jitter)
+
+
+def sites_of(
+    targets: Float[Array, "n C"],
+    noise: Float[Array, "n C"],
+    observed: Bool[Array, "n C"] | None,
+) -> DiagonalSites:
+    """What each observation says of its latent; nothing where there is none."""
+    precision, linear = 1 / noise, jnp.where(targets == 0, 0, targets / noise)
+    if observed is not None:
+        precision, linear = (jnp.where(observed, a, 0) for a in (precision, linear))
+    return DiagonalSites(precision, linear)
+
+
+def conditioning(
+    noise: Float[Array, "n C"],
+    observed: Bool[Array, "n C"] | None,
+    jitter: Float[Array, ""],
+) -> RESULTS:
+    """`ill_conditioned` where jitter exceeds a noise variance that is not zero.
+
+    Without noise there is nothing else to factorise K with.
+    """
+    least = jnp.where(noise > 0, noise, jnp.inf)
+    if observed is not None:
+        least = jnp.where(observed, least, jnp.inf)
+    return unless(jitter <= jnp.min(least, initial=jnp.inf), RESULTS.ill_conditioned)
 
 
 def _status(
@@ -177,7 +206,8 @@ def _status(
     # A failed factor makes all else NaN: what is not finite is told of S and r alone.
     finite = jnp.all(jnp.isfinite(S)) & jnp.all(jnp.isfinite(r))
     result = worst(factorised, unless(finite, RESULTS.non_finite))
-    fine = (result != RESULTS.successful) | jnp.isfinite(log_evidence)
+    failed = result == RESULTS.not_positive_definite
+    fine = failed | jnp.isfinite(log_evidence)
     return RESULTS.where(fine, result, RESULTS.non_finite)
 
 

@@ -1,34 +1,20 @@
 """The posterior of independent latents: a Gaussian process conditioned on data."""
 
-from typing import NamedTuple, cast
+from collections.abc import Sequence
+from typing import cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from jgp._process import AbstractProcess, GaussianProcess, class_diagonal
-from jgp.inference._data import check_inputs
+from jgp._linalg import apply_blocks
+from jgp._process import AbstractProcess, class_diagonal
 from jgp.inference._factor import AbstractFactor, CholeskyFactor, Trend
+from jgp.inference._gradient import Gradient, gradient_of
 from jgp.inference._paths import Path, path_of
-from jgp.inference._posterior import (
-    CHUNK_SIZE,
-    AbstractGaussianPosterior,
-    with_valid_variance,
-)
+from jgp.inference._posterior import AbstractGaussianPosterior
 from jgp.inference._sites import AbstractSites
-from jgp.kernels import AbstractKernel, Sum
-
-
-class Gradient(NamedTuple):
-    """Moments of the derivatives at each input: (m, d) for one latent, else with C.
-
-    `covariance` is (m, d, d), or (m, C, d, d), between the derivatives of a latent.
-    """
-
-    mean: Float[Array, "m *C d"]
-    covariance: Float[Array, "m *C d d"]
 
 
 class GaussianPosterior(AbstractGaussianPosterior):
@@ -101,44 +87,57 @@ class GaussianPosterior(AbstractGaussianPosterior):
 
         Differentiation is linear: the mean of the derivative is the derivative of the
         mean, and its covariance is ∂²k/∂x∂z − JᵀMJ, J = ∂k(X, x)/∂x (Rasmussen &
-        Williams 2006, §9.4). The kernel has to be differentiable.
+        Williams 2006, §9.4).
 
         Args:
             x_new: (m, d), or (m,) for d = 1.
+
+        Raises:
+            ValueError: for a kernel whose draws have no derivatives.
         """
-        points = check_inputs(x_new, self.x, self.process)
-        mean, covariance = _gradient(self, points)
-        if self.process.num_latents == 1:
-            return Gradient(mean[:, 0], covariance[:, 0])
-        return Gradient(mean, covariance)
+        return gradient_of(self, GaussianPosterior._slopes_at, x_new)
 
-    def component(self, which: int | AbstractKernel) -> "GaussianPosterior":
-        """The posterior of one part of an additive process, Σ_j f_j, f_j ~ GP(0, k_j).
+    def _slopes_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        process, num_latents = self.process, self.process.num_latents
 
-        It has covariance k_j(x*, X) with the data and k_j(x*, x*) a priori; the mean
-        function and the trend belong to no part. Parts are dependent a posteriori:
+        def cross(point):
+            k = process.covariance(self.x, point[None])[:, :, 0]
+            return jnp.broadcast_to(k, (num_latents, self.x.shape[0]))
+
+        def prior(a, b):
+            k = process.covariance(a[None], b[None])[:, 0, 0]
+            return jnp.broadcast_to(k, (num_latents,))
+
+        J = jax.jacfwd(cross)(point)
+        mean = jax.jacfwd(lambda point: process.mean(point[None])[0])(point)
+        mean = mean + jnp.einsum("cid,ic->cd", J, self.weights)
+        own = jax.jacfwd(jax.jacrev(prior, 0), 1)(point, point)
+        covariance = own - jnp.einsum("icjc->cij", self.factor.joint_reduction(J))
+        if self.coefficients is None:
+            return mean, covariance
+        h = jax.jacfwd(self._trend.features)(point)
+        root = self._trend_root(J, h)
+        return mean + (h.T @ self.coefficients).T, covariance + root.mT @ root
+
+    def component(self, which: int | Sequence[int]) -> "GaussianPosterior":
+        """The posterior of some terms of an additive process, Σⱼfⱼ, fⱼ ~ GP(0, kⱼ).
+
+        They have covariance kⱼ(x*, X) with the data and kⱼ(x*, x*) a priori; the mean
+        function and the trend belong to no term. Terms are dependent a posteriori:
         their means add up, their variances do not.
 
         Args:
-            which: The number of a part of the process's `Sum`, or the part itself.
+            which: The number of a term of the kernel, a sum (also one that is scaled,
+                or on mapped inputs), or several numbers. `kernels.terms` lists them.
 
         Raises:
-            ValueError: for several latents, or no such part.
+            ValueError: if there are no such terms.
         """
-        if not isinstance(self.process, GaussianProcess):
-            raise ValueError(
-                f"posterior: got one of {type(self.process).__name__}, wanted a single "
-                "GaussianProcess to take apart."
-            )
-        kernel = part_of(self.process.kernel, which)
-        process = GaussianProcess(kernel)
-        posterior = GaussianPosterior(
-            process, self.x, self.weights, self.factor, self.coefficients, self.sites
-        )
+        found = super().component(which)
         if self.coefficients is None:
-            return posterior
+            return found
         silent = _Silent(self.coefficients.shape[0])
-        return eqx.tree_at(lambda p: p.factor.trend.features, posterior, silent)
+        return eqx.tree_at(lambda p: p.factor.trend.features, found, silent)
 
     def path(
         self,
@@ -163,18 +162,31 @@ class GaussianPosterior(AbstractGaussianPosterior):
         Raises:
             ValueError: for a kernel without features where no `inputs` are given.
         """
-        there = None if inputs is None else check_inputs(inputs, self.x, self.process)
         return path_of(
             self.process,
             self.x,
-            self.weights,
-            self.coefficients,
-            self.factor,
-            self.sites,
+            self._corrected,
             key=key,
             num_features=num_features,
-            inputs=there,
+            inputs=inputs,
         )
+
+    def _corrected(
+        self, drawn: Float[Array, "n C"], key: PRNGKeyArray
+    ) -> tuple[Array, Array | None]:
+        normals = jax.random.normal(key, self.weights.shape, drawn.dtype)
+        if self.sites is not None:
+            rooted = self.sites.root_times(normals)
+            shift = apply_blocks(self.process.covariance(self.x), rooted)
+            change = rooted - self.factor.times(drawn + shift)
+            return self.weights + change, None
+        factor = cast(CholeskyFactor, self.factor)
+        assert factor.noise is not None
+        observed = drawn + jnp.sqrt(factor.noise) * normals
+        weights, coefficients = self.weights - factor.times(observed), self.coefficients
+        if coefficients is not None:
+            coefficients = coefficients - factor.coefficients(observed)
+        return weights, coefficients
 
 
 class _Silent(eqx.Module):
@@ -184,52 +196,3 @@ class _Silent(eqx.Module):
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, " p"]:
         return jnp.zeros(self.num_features, x.dtype)
-
-
-def part_of(kernel: AbstractKernel, which: int | AbstractKernel) -> AbstractKernel:
-    """A part of a sum of kernels by its number; a kernel is taken as it is.
-
-    Raises:
-        ValueError: if there is no such part.
-    """
-    if isinstance(which, AbstractKernel):
-        return which
-    parts = kernel.kernels if isinstance(kernel, Sum) else (kernel,)
-    if not 0 <= which < len(parts):
-        raise ValueError(f"which: got {which}, wanted 0 to {len(parts) - 1}.")
-    return parts[which]
-
-
-@eqx.filter_jit
-def _gradient(posterior: GaussianPosterior, x_new: Float[Array, "m d"]):
-    process, x = posterior.process, posterior.x
-    num_latents = process.num_latents
-
-    def cross(point):
-        k = process.covariance(x, point[None])[:, :, 0]
-        return jnp.broadcast_to(k, (num_latents, x.shape[0]))
-
-    def prior(a, b):
-        k = process.covariance(a[None], b[None])[:, 0, 0]
-        return jnp.broadcast_to(k, (num_latents,))
-
-    def mean_at(point):
-        value = process.mean(point[None])[0]
-        value = value + jnp.einsum("ci,ic->c", cross(point), posterior.weights)
-        if posterior.coefficients is not None:
-            value = value + posterior._trend.features(point) @ posterior.coefficients
-        return value
-
-    def one(point):
-        J = jax.jacfwd(cross)(point)
-        own = jax.jacfwd(jax.jacrev(prior, 0), 1)(point, point)
-        reduction = posterior.factor.joint_reduction(J)
-        covariance = own - jnp.einsum("icjc->cij", reduction)
-        if posterior.coefficients is not None:
-            h = jax.jacfwd(posterior._trend.features)(point)
-            root = posterior._trend_root(J, h)
-            covariance = covariance + root.mT @ root
-        return jax.jacfwd(mean_at)(point), jax.vmap(with_valid_variance)(covariance)
-
-    held = max(1, x.shape[0] * num_latents * x.shape[1])
-    return lax.map(one, x_new, batch_size=max(1, CHUNK_SIZE // held))

@@ -23,9 +23,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import apply_blocks, cholesky, solve_upper
 from jgp._process import AbstractProcess
-from jgp.inference._data import check_inputs
-from jgp.inference._factor import AbstractFactor, CholeskyFactor
-from jgp.inference._sites import AbstractSites
+from jgp.inference._data import check_inputs, positive_integer
 
 # Cross-covariances held at once while a path is evaluated.
 CHUNK_SIZE = 2**22
@@ -63,10 +61,8 @@ def _evaluate(path: Path, x_new: Float[Array, "m d"]) -> Float[Array, "m C"]:
     process = path.process
 
     def one(point):
-        k = process.covariance(path.inputs, point[None])
-        value = process.mean(point[None])[0]
-        k = jnp.broadcast_to(k, (process.num_latents, *k.shape[1:]))
-        value = value + jnp.einsum("ci,ic->c", k[:, :, 0], path.weights)
+        at = point[None]
+        value = process.mean(at)[0] + process.combine(path.inputs, at, path.weights)[0]
         if path.functions:
             value = value + jnp.stack([function(point) for function in path.functions])
         if path.coefficients is not None:
@@ -81,49 +77,51 @@ def _evaluate(path: Path, x_new: Float[Array, "m d"]) -> Float[Array, "m C"]:
 def path_of(
     process: AbstractProcess,
     x: Float[Array, "n d"],
-    weights: Float[Array, "n C"],
-    coefficients: Float[Array, "p C"] | None,
-    factor: AbstractFactor,
-    sites: AbstractSites | None,
+    corrected: Callable[[Array, PRNGKeyArray], tuple[Array, Array | None]],
     *,
     key: PRNGKeyArray,
     num_features: int,
-    inputs: Float[Array, "m d"] | None,
+    inputs: ArrayLike | None,
 ) -> Path:
-    """A draw of the posterior that the arguments describe; see `GaussianPosterior`."""
+    """A draw of a posterior.
+
+    Args:
+        process: The prior.
+        x: Training inputs.
+        corrected: The weights, and the coefficients of the trend, that a posterior has
+            for a draw f₀(X) of the prior: of the data, less f₀(X) and less a draw of
+            the noise by the key.
+        key: A PRNG key.
+        num_features: As for `GaussianPosterior.path`.
+        inputs: The same.
+    """
+    positive_integer("num_features", num_features)
     prior_key, noise_key = jax.random.split(key)
     functions, there = (), x
-    drawn_weights = jnp.zeros_like(weights)
+    prior_weights = jnp.zeros((x.shape[0], process.num_latents), x.dtype)
     if inputs is None:
         functions = process.random_functions(prior_key, num_features, x)
         drawn = jnp.stack([jax.vmap(f)(x) for f in functions], axis=1)
     else:
-        there = jnp.concatenate([x, inputs])
-        drawn_weights, drawn = _jointly(process, there, prior_key)
+        there = jnp.concatenate([x, check_inputs(inputs, x, process)])
+        prior_weights, drawn = _jointly(process, there, prior_key)
         drawn = drawn[: x.shape[0]]
-    if sites is None:
-        assert isinstance(factor, CholeskyFactor)
-        assert factor.noise is not None
-        normals = jax.random.normal(noise_key, weights.shape, x.dtype)
-        observed = drawn + jnp.sqrt(factor.noise) * normals
-        change = -factor.times(observed)
-        if coefficients is not None:
-            coefficients = coefficients - factor.coefficients(observed)
-    else:
-        normals = jax.random.normal(noise_key, weights.shape, x.dtype)
-        rooted = sites.root_times(normals)
-        shift = apply_blocks(process.covariance(x), rooted)
-        change = rooted - factor.times(drawn + shift)
-    own = jnp.zeros_like(drawn_weights).at[: x.shape[0]].set(weights + change)
-    return Path(process, there, drawn_weights + own, functions, coefficients)
+    weights, coefficients = corrected(drawn, noise_key)
+    own = jnp.zeros_like(prior_weights).at[: x.shape[0]].set(weights)
+    return Path(process, there, prior_weights + own, functions, coefficients)
 
 
 def _jointly(
     process: AbstractProcess, x: Float[Array, "n d"], key: PRNGKeyArray
 ) -> tuple[Float[Array, "n C"], Float[Array, "n C"]]:
     """Weights v of a draw f₀ = k(·, x)v that is exact at x, and its values there."""
-    root = cholesky(process.covariance(x)).lower
-    root = jnp.broadcast_to(root, (process.num_latents, *root.shape[1:]))
-    normals = jax.random.normal(key, (x.shape[0], process.num_latents), x.dtype)
+    shape = (x.shape[0], process.num_latents)
+    normals = jax.random.normal(key, shape, x.dtype)
+    if process.coupled:
+        K, normals = process.joint_covariance(x), normals.reshape(-1, 1)
+        root = cholesky(K.reshape(1, normals.size, normals.size)).lower
+    else:
+        root = cholesky(process.covariance(x)).lower
+        root = jnp.broadcast_to(root, (process.num_latents, *root.shape[1:]))
     weights = solve_upper(root, normals.T[:, :, None])[:, :, 0].T
-    return weights, apply_blocks(root, normals)
+    return weights.reshape(shape), apply_blocks(root, normals).reshape(shape)

@@ -1,11 +1,14 @@
 """The posterior over latent functions: again a process."""
 
 import abc
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
@@ -87,6 +90,22 @@ class AbstractGaussianPosterior(AbstractPosterior):
     @abc.abstractmethod
     def moments_over(self, x_new: Float[Array, "m d"]) -> tuple[Array, Array]:
         """Mean (m, C) and covariance (m, C, m, C) of the latents at points."""
+
+    def component(self, which: int | Sequence[int]) -> Self:
+        """The posterior of some terms of an additive process, without the mean.
+
+        Args:
+            which: The number of a term of the kernel (or of the coregionalised
+                process), or several.
+
+        Raises:
+            ValueError: if there are no such terms.
+        """
+        if isinstance(which, int | np.integer):
+            which = (int(which),)
+        elif not isinstance(which, tuple | list):
+            raise ValueError(f"which: got {which!r}, wanted a number or several.")
+        return dataclasses.replace(self, process=self.process.part(which))
 
     def marginals(self, x_new: ArrayLike) -> Marginals:
         """Mean and variance at each input, in chunks of bounded memory.

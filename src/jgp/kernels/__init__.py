@@ -8,8 +8,7 @@ from jgp.kernels._base import (
     Product,
     Scaled,
     Sum,
-    check_dimension,
-    check_domain,
+    kernels_in,
 )
 from jgp.kernels._compact import (
     TrigonometricCompact,
@@ -22,12 +21,14 @@ from jgp.kernels._convolution import (
 from jgp.kernels._derivative import (
     Derivative,
     WithDerivatives,
+    check_smooth,
 )
 from jgp.kernels._discrete import (
     Categorical,
     Coregionalization,
     White,
 )
+from jgp.kernels._domain import check_dimension, check_domain
 from jgp.kernels._dot_product import (
     ArcCosine,
     Linear,
@@ -42,6 +43,7 @@ from jgp.kernels._image import (
     SSIM,
     MeanSSIM,
 )
+from jgp.kernels._integral import WithIntegrals
 from jgp.kernels._nonstationary import (
     Gibbs,
     NonStationary,
@@ -61,7 +63,7 @@ from jgp.kernels._profiles import (
     Matern,
     RationalQuadratic,
 )
-from jgp.kernels._spectral import random_function
+from jgp.kernels._spectral import Combined, random_function
 from jgp.kernels._stationary import (
     AbstractStationary,
     Matern12,
@@ -77,7 +79,10 @@ from jgp.kernels._transforms import (
     Select,
     TensorProduct,
     Warped,
+    check_numbers,
     on,
+    sum_of_terms,
+    terms,
 )
 
 __all__ = [
@@ -89,6 +94,7 @@ __all__ = [
     "ArcCosine",
     "Categorical",
     "Cauchy",
+    "Combined",
     "Constant",
     "Convolved",
     "Coregionalization",
@@ -127,10 +133,16 @@ __all__ = [
     "White",
     "Wiener",
     "WithDerivatives",
+    "WithIntegrals",
     "check_dimension",
     "check_domain",
+    "check_numbers",
+    "check_smooth",
     "diagonal",
     "gram",
+    "kernels_in",
     "on",
     "random_function",
+    "sum_of_terms",
+    "terms",
 ]

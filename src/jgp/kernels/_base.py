@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Integral
@@ -16,8 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jgp._constraints import NON_NEGATIVE
-from jgp._parameters import is_concrete
-from jgp._types import as_float, is_floating
+from jgp._types import as_float
 
 # Entries of a matrix that are computed at once.
 ROWS_SIZE = 2**20
@@ -66,6 +64,15 @@ class AbstractKernel(eqx.Module):
     def support(self) -> Float[Array, ""] | None:
         """The distance in one dimension from which on the kernel is zero, if any."""
         return None
+
+    @property
+    def num_derivatives(self) -> float:
+        """How many derivatives draws have, in mean square; `inf` if all.
+
+        Where a parameter that decides is traced, the most it could be. Functions of
+        categories and the like count as constants.
+        """
+        return min((k.num_derivatives for k in kernels_in(self)), default=math.inf)
 
     def __add__(self, other: Any) -> "AbstractKernel":
         if isinstance(other, AbstractKernel):
@@ -231,38 +238,6 @@ class Constant(AbstractKernel):
         return self.variance
 
 
-def check_dimension(kernel: AbstractKernel, d: int) -> None:
-    """Check, without computing anything, that a kernel takes points of dimension d.
-
-    Raises:
-        ValueError: naming the parameter that disagrees with d, what was got and what
-            was wanted; or if the kernel's value is not a scalar.
-    """
-    leaves, structure = jax.tree.flatten(kernel)
-    abstract = tuple(
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else leaf
-        for leaf in leaves
-    )
-    shape = _value_shape(structure, abstract, d)
-    if shape != ():
-        raise ValueError(
-            f"kernel: got a value of shape {shape} between two points, wanted a scalar."
-        )
-
-
-# Tracing a kernel takes milliseconds, and every inference asks this of every kernel.
-@functools.lru_cache(maxsize=256)
-def _value_shape(structure: Any, leaves: tuple, d: int) -> tuple[int, ...]:
-    kernel = jax.tree.unflatten(structure, leaves)
-    dtypes = [leaf.dtype for leaf in leaves if is_floating(leaf)] or [float]
-    point = jax.ShapeDtypeStruct((d,), jnp.result_type(*dtypes))
-    # Only shapes are asked for: a kernel in another precision is not an error here.
-    with jax.numpy_dtype_promotion("standard"):
-        return eqx.filter_eval_shape(
-            lambda k, x, z: k(x, z), kernel, point, point
-        ).shape
-
-
 def by_rows(
     kernel: AbstractKernel,
     x: Float[Array, "n d"],
@@ -281,17 +256,6 @@ def by_rows(
     if x.shape[0] * z.shape[0] <= size:
         return jax.vmap(row)(x)
     return lax.map(jax.checkpoint(row), x, batch_size=max(1, size // z.shape[0]))
-
-
-def check_domain(kernel: AbstractKernel, x: Float[Array, "n d"], name: str) -> None:
-    """Check the dimension of points and, where they can be read, their values.
-
-    Raises:
-        ValueError: naming what disagrees, what was got and what was wanted.
-    """
-    check_dimension(kernel, x.shape[1])
-    if is_concrete(x):
-        kernel.check_inputs(x, name)
 
 
 def kernels_in(kernel: AbstractKernel) -> Iterator[AbstractKernel]:

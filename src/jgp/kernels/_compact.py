@@ -54,6 +54,11 @@ class Wendland(AbstractKernel):
         s = squared_distance(x, z, self.lengthscale)
         return _wendland(s, power, self.smoothness)
 
+    @property
+    def num_derivatives(self) -> float:
+        """Q."""
+        return self.smoothness
+
     def support(self) -> Float[Array, ""]:
         """ℓ."""
         return jnp.max(self.lengthscale)
@@ -137,6 +142,11 @@ class TrigonometricCompact(AbstractKernel):
         """The correlation of the process at two points."""
         check_each("lengthscale", self.lengthscale, x)
         return jnp.prod(_trigonometric(jnp.square((x - z) / self.lengthscale)))
+
+    @property
+    def num_derivatives(self) -> float:
+        """Two."""
+        return 2
 
     def support(self) -> Float[Array, ""]:
         """ℓ."""

@@ -4,6 +4,7 @@ For g(x) = ∫ h(x, u) f(u) du, cov(g(x), g(z)) = ∫∫ h(x, u) k(u, v) h(z, v)
 (Cabral 2021, §3.4.3).
 """
 
+import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -50,6 +51,11 @@ class Convolved(AbstractKernel):
                 f"nodes, weights: got shapes {shape} and {np.shape(self.weights)}, "
                 "wanted (Q, d) and (Q,)."
             )
+
+    @property
+    def num_derivatives(self) -> float:
+        """Those of h in x, taken to be all."""
+        return math.inf
 
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]

@@ -18,8 +18,8 @@ class Derivative(AbstractKernel):
     """The covariance of ∂f/∂x_axis, ∂²k/∂x_axis∂z_axis.
 
     Args:
-        kernel: The kernel of f, differentiable in each argument; a draw of a
-            `Matern12` for example has no derivative.
+        kernel: The kernel of f, whose draws have a derivative; those of a
+            `Matern12` for example have none.
         axis: The input dimension, counted from 0.
     """
 
@@ -29,6 +29,12 @@ class Derivative(AbstractKernel):
     def __check_init__(self):
         if self.axis < 0:
             raise ValueError(f"axis: got {self.axis}, wanted an integer >= 0.")
+        check_smooth(self.kernel)
+
+    @property
+    def num_derivatives(self) -> float:
+        """One less than those of f."""
+        return self.kernel.num_derivatives - 1
 
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
@@ -55,16 +61,33 @@ class WithDerivatives(AbstractKernel):
     mix freely in one x, for training and for prediction.
 
     Args:
-        kernel: The kernel of f on the other d coordinates.
+        kernel: The kernel of f on the other d coordinates, differentiable.
     """
 
     kernel: AbstractKernel
 
+    def __check_init__(self):
+        check_smooth(self.kernel)
+
+    @property
+    def num_derivatives(self) -> float:
+        """One less than those of f."""
+        return self.kernel.num_derivatives - 1
+
     def __call__(
         self, x: Float[Array, " e"], z: Float[Array, " e"]
     ) -> Float[Array, ""]:
-        """The covariance of two observations."""
+        """The covariance of two observations.
+
+        Raises:
+            ValueError: for points of a single coordinate.
+        """
         d = x.shape[0] - 1
+        if d < 1:
+            raise ValueError(
+                "x: got points of 1 coordinate, wanted one more than f has, which says "
+                "what is observed: 0 the value, j the derivative in dimension j."
+            )
         numbers = jnp.arange(1, d + 1, dtype=x.dtype)
         which_x, which_z = jnp.round(x[-1]), jnp.round(z[-1])
         directions = [
@@ -84,6 +107,15 @@ class WithDerivatives(AbstractKernel):
                 f"0 (the value) to {x.shape[1] - 1} (the derivative in that dimension)."
             )
         self.kernel.check_inputs(x[:, :-1], name)
+
+
+def check_smooth(kernel: AbstractKernel) -> None:
+    """Raise a `ValueError` for a kernel whose draws are known to have no derivative."""
+    if kernel.num_derivatives < 1:
+        raise ValueError(
+            f"kernel: got {type(kernel).__name__} without mean-square derivatives, "
+            "wanted one with at least one (a Matern32, say, and not a Matern12)."
+        )
 
 
 def _mixed(kernel: AbstractKernel, x, z, u, v) -> Float[Array, "4"]:

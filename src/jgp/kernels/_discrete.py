@@ -29,6 +29,11 @@ class White(AbstractKernel):
     def __check_init__(self):
         check_scalar("variance", self.variance)
 
+    @property
+    def num_derivatives(self) -> float:
+        """None."""
+        return 0
+
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
     ) -> Float[Array, ""]:

@@ -118,6 +118,11 @@ class ArcCosine(AbstractKernel):
         if self.order not in (0, 1, 2):
             raise ValueError(f"order: got {self.order!r}, wanted 0, 1 or 2.")
 
+    @property
+    def num_derivatives(self) -> float:
+        """N."""
+        return self.order
+
     def __call__(
         self, x: Float[Array, " d"], z: Float[Array, " d"]
     ) -> Float[Array, ""]:

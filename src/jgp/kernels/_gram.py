@@ -5,10 +5,8 @@ import jax
 from jaxtyping import Array, ArrayLike, Float
 
 from jgp._types import as_float
-from jgp.kernels._base import (
-    AbstractKernel,
-    check_domain,
-)
+from jgp.kernels._base import AbstractKernel
+from jgp.kernels._domain import check_domain
 
 
 def gram(

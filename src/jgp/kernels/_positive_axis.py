@@ -26,6 +26,11 @@ class Cauchy(AbstractKernel):
 class Wiener(AbstractKernel):
     """min(x, z) for x, z >= 0: Brownian motion, 0 at 0."""
 
+    @property
+    def num_derivatives(self) -> float:
+        """None."""
+        return 0
+
     def __call__(
         self, x: Float[Array, " 1"], z: Float[Array, " 1"]
     ) -> Float[Array, ""]:
@@ -45,6 +50,11 @@ class IntegratedWiener(AbstractKernel):
     Rasmussen & Williams 2006, §6.3.1; draws have one derivative, and with a linear
     trend they are cubic splines.
     """
+
+    @property
+    def num_derivatives(self) -> float:
+        """One."""
+        return 1
 
     def __call__(
         self, x: Float[Array, " 1"], z: Float[Array, " 1"]

@@ -1,5 +1,6 @@
 """Stationary kernels whose shape has a parameter of its own."""
 
+import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -8,6 +9,7 @@ from jaxtyping import Array, Float
 
 from jgp._bessel import MAX_NU, matern
 from jgp._constraints import LENGTHS, POSITIVE, Interval
+from jgp._parameters import is_concrete
 from jgp._types import as_float
 from jgp.kernels._base import by_rows, check_scalar
 from jgp.kernels._stationary import AbstractStationary
@@ -42,6 +44,11 @@ class Matern(AbstractStationary):
 
     def __check_init__(self):
         check_scalar("nu", self.nu)
+
+    @property
+    def num_derivatives(self) -> float:
+        """The integers below ν."""
+        return math.ceil(float(self.nu)) - 1 if is_concrete(self.nu) else math.inf
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """The correlation at s."""
@@ -105,6 +112,12 @@ class GammaExponential(AbstractStationary):
 
     def __check_init__(self):
         check_scalar("gamma", self.gamma)
+
+    @property
+    def num_derivatives(self) -> float:
+        """None, unless γ = 2."""
+        rough = is_concrete(self.gamma) and bool(self.gamma != 2)
+        return 0 if rough else math.inf
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """exp(−s^{γ/2})."""

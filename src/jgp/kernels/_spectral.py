@@ -8,7 +8,9 @@ with ω drawn from it and a, b ~ N(0, 1)
 has the kernel as its covariance, averaged over ω; the error of one draw of ω is of
 order F^{-½} (Rahimi & Recht 2008). The density of a squared exponential is normal, that
 of a Matérn a Student t with 2ν degrees of freedom, and that of a rational quadratic a
-gamma mixture of normals; frequencies of a product add.
+gamma mixture of normals; frequencies of a product add. A periodic kernel has a
+discrete one: with θ = 2πτ/p, exp((cos θ − 1)/ℓ²) = Σ_k e^{−1/ℓ²} I_k(1/ℓ²) e^{ikθ},
+whose weights are those of the difference of two Poisson numbers of mean 1/(2ℓ²).
 """
 
 import functools
@@ -23,6 +25,7 @@ from jgp import _lapack
 from jgp.kernels._base import AbstractKernel, Constant, Product, Scaled, Sum
 from jgp.kernels._distance import check_lengthscale
 from jgp.kernels._dot_product import Linear
+from jgp.kernels._periodic import Cosine, Periodic, check_each
 from jgp.kernels._profiles import Matern, RationalQuadratic
 from jgp.kernels._stationary import (
     AbstractStationary,
@@ -68,13 +71,15 @@ class Plane(eqx.Module):
 
 
 class Combined(eqx.Module):
-    """The sum of random functions."""
+    """The sum of random functions, each times a weight where there are weights."""
 
     functions: tuple[Callable, ...]
+    weights: Float[Array, " k"] | None = None
 
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         """The sum at a point."""
-        return jnp.asarray(sum(function(x) for function in self.functions))
+        values = jnp.stack([function(x) for function in self.functions])
+        return jnp.sum(values if self.weights is None else self.weights * values)
 
 
 class Rescaled(eqx.Module):
@@ -181,6 +186,15 @@ def _frequencies(
         case RationalQuadratic():
             gamma = jax.random.gamma(mixture_key, kernel.alpha, (num,), example.dtype)
             spread = jnp.sqrt(gamma / kernel.alpha)
+        case Periodic():
+            check_each("lengthscale", kernel.lengthscale, example)
+            check_each("period", kernel.period, example)
+            rate = 1 / (2 * jnp.broadcast_to(kernel.lengthscale, example.shape) ** 2)
+            ups, downs = jax.random.poisson(mixture_key, rate, (2, *normals.shape))
+            return 2 * jnp.pi * (ups - downs).astype(example.dtype) / kernel.period
+        case Cosine():
+            check_each("period", kernel.period, example)
+            return jnp.broadcast_to(2 * jnp.pi / kernel.period, normals.shape)
         case Matern12() | Matern32() | Matern52() | Matern72() | Matern():
             nu = getattr(kernel, "nu", SMOOTHNESS.get(type(kernel)))
             nu = jnp.asarray(nu, example.dtype)
@@ -189,9 +203,9 @@ def _frequencies(
         case _:
             raise ValueError(
                 f"kernel: got {type(kernel).__name__}, which has no random features, "
-                "wanted a squared exponential, Matérn or rational quadratic, their "
-                "products, or sums and scalings of those; any kernel has exact draws "
-                "at given `inputs`."
+                "wanted a squared exponential, Matérn, rational quadratic, periodic or "
+                "cosine kernel, their products, or sums and scalings of those; any "
+                "kernel has exact draws at given `inputs`."
             )
     return _per_unit(normals * spread[:, None], kernel)
 

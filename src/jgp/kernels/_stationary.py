@@ -113,6 +113,11 @@ class Matern12(AbstractStationary):
         default=1.0, converter=as_float, metadata=LENGTHS
     )
 
+    @property
+    def num_derivatives(self) -> float:
+        """None."""
+        return 0
+
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """exp(−√s)."""
         return _M0(squared_distance)
@@ -133,6 +138,11 @@ class Matern32(AbstractStationary):
     lengthscale: Float[Array, "..."] = eqx.field(
         default=1.0, converter=as_float, metadata=LENGTHS
     )
+
+    @property
+    def num_derivatives(self) -> float:
+        """One."""
+        return 1
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """(1 + √(3s)) exp(−√(3s))."""
@@ -155,6 +165,11 @@ class Matern52(AbstractStationary):
         default=1.0, converter=as_float, metadata=LENGTHS
     )
 
+    @property
+    def num_derivatives(self) -> float:
+        """Two."""
+        return 2
+
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """(1 + √(5s) + 5s/3) exp(−√(5s))."""
         return _M2(5 * squared_distance)
@@ -175,6 +190,11 @@ class Matern72(AbstractStationary):
     lengthscale: Float[Array, "..."] = eqx.field(
         default=1.0, converter=as_float, metadata=LENGTHS
     )
+
+    @property
+    def num_derivatives(self) -> float:
+        """Three."""
+        return 3
 
     def profile(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
         """(1 + q + 2q²/5 + q³/15) exp(−q) with q = √(7s)."""

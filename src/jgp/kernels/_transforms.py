@@ -1,5 +1,6 @@
 """Kernels made from kernels: input maps, blocks of dimensions, normalisation."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jgp.kernels._base import AbstractKernel, Product, Sum, kernels_in
+from jgp.kernels._base import AbstractKernel, Product, Scaled, Sum, kernels_in
+from jgp.kernels._derivative import Derivative, WithDerivatives
+from jgp.kernels._integral import WithIntegrals
 
 
 class Warped(AbstractKernel):
@@ -233,3 +236,42 @@ class HarmonicNormalized(AbstractKernel):
 
 def _variances(kernel: AbstractKernel, x: Float[Array, "n d"]) -> Float[Array, " n"]:
     return jax.vmap(lambda point: kernel(point, point))(x)
+
+
+def terms(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+    """The kernels whose sum a kernel is; itself alone where it is no sum.
+
+    Scalings, maps of the inputs, derivatives and integrals of a sum are taken apart.
+    """
+    if isinstance(kernel, Sum):
+        return kernel.kernels
+    if isinstance(kernel, DirectSum):
+        return terms(kernel.kernel)
+    if isinstance(
+        kernel, Derivative | Scaled | Warped | WithDerivatives | WithIntegrals
+    ):
+        # Linear in the kernel inside.
+        parts = terms(kernel.kernel)
+        return tuple(dataclasses.replace(kernel, kernel=part) for part in parts)
+    return (kernel,)
+
+
+def sum_of_terms(kernel: AbstractKernel, which: Sequence[int]) -> AbstractKernel:
+    """The sum of some of the `terms` of a kernel, by their numbers.
+
+    Raises:
+        ValueError: if there are no such terms, or one is asked for twice.
+    """
+    parts = terms(kernel)
+    chosen = [parts[number] for number in check_numbers(which, len(parts))]
+    return chosen[0] if len(chosen) == 1 else Sum(chosen)
+
+
+def check_numbers(which: Sequence[int], num: int) -> Sequence[int]:
+    """Numbers of terms; a `ValueError` unless they are 0 to num − 1 and differ."""
+    integral = all(isinstance(n, int | np.integer) for n in which)
+    if not which or not integral or not set(which) <= set(range(num)):
+        raise ValueError(f"which: got {which}, wanted numbers 0 to {num - 1}.")
+    if len(set(which)) < len(which):
+        raise ValueError(f"which: got {which}, wanted each number once.")
+    return which

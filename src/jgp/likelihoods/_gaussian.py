@@ -12,6 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._constraints import COVARIANCES, NON_NEGATIVE, NonNegative
 from jgp._gaussian import Gaussian as MultivariateNormal
+from jgp._linalg import diagonal_matrices
 from jgp._parameters import is_concrete
 from jgp._types import as_float
 from jgp.likelihoods._base import AbstractLikelihood, check_method
@@ -42,6 +43,12 @@ class AbstractGaussian(AbstractLikelihood):
     def correlation(self) -> Float[Array, "C C"] | None:
         """The noise covariance between the outputs of a point, if not diagonal."""
         return None
+
+    def covariances(self, shape: tuple[int, ...]) -> Float[Array, "n C C"]:
+        """The noise covariance between the (n, C) outputs of each point."""
+        if self.correlation is None:
+            return diagonal_matrices(self.variances(shape))
+        return jnp.broadcast_to(self.correlation, (*shape, shape[1]))
 
     def log_prob(self, f: Float[Array, " C"], y: Array) -> Float[Array, ""]:
         """Log N(y; f, noise) at one point."""
