@@ -122,6 +122,8 @@ KERNELS = {
     "White": Case(kernels.White(0.4), 2),
     "Wiener": Case(kernels.Wiener(), 1, "positive"),
     "WithDerivatives": Case(kernels.WithDerivatives(M52(0.8)), 3, "derivatives"),
+    "WithIntegrals": Case(kernels.WithIntegrals(M52(0.8)), 2, "boxes"),
+    "WithIntegrals 2": Case(kernels.WithIntegrals(SE(0.8), 4, True), 4, "boxes"),
 }
 
 MEANS = {
@@ -131,6 +133,7 @@ MEANS = {
     "Product": Case(means.Constant(2.0) * means.Linear(np.array([0.5, -2.0])), 2),
     "Sum": Case(1.0 + means.Linear(np.array([0.5, -2.0])) + CUBIC, 2),
     "WithDerivatives": Case(means.WithDerivatives(CUBIC), 3, "derivatives"),
+    "WithIntegrals": Case(means.WithIntegrals(CUBIC), 4, "boxes"),
     "Zero": Case(means.Zero(), 2),
 }
 
@@ -164,5 +167,10 @@ def points(
             x = rng.uniform(size=(num, dimension))
         case "derivatives":
             x[:, -1] = rng.permutation(num) % dimension
+        case "boxes":
+            lower, width = x[:, : dimension // 2], np.abs(x[:, dimension // 2 :])
+            # The second point is a value, a box without width.
+            width[1] = 0
+            x = np.concatenate([lower, lower + width], axis=1)
     x[-1] = x[0]
     return x

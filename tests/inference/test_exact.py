@@ -283,8 +283,17 @@ def test_near_repeats_in_single_precision_report_their_jitter():
     x = np.array([0, 0, 1e-7, 1, 1 + 1e-7], np.float32)
     y = np.array([0, 0.1, 0.05, 1, 0.9], np.float32)
     process = jgp.GaussianProcess(kernels.SquaredExponential(1.0))
-    approximation = jgp.exact(jgp.Model(process, likelihoods.Gaussian(1e-8)), x, y)
-    assert bool(approximation.result == RESULTS.successful)
+    model = jgp.Model(process, likelihoods.Gaussian(1e-8))
+    with pytest.warns(jgp.InferenceWarning, match="exact on n = 5 points in float32"):
+        approximation = jgp.exact(model, x, y)
+    # The evidence is that of a noise variance of 1e-8 + 4e-6.
+    assert bool(approximation.result == RESULTS.ill_conditioned)
+    assert bool(jgp.exact(model, x, y, throw=False).result == RESULTS.ill_conditioned)
+    enough = jgp.Model(process, likelihoods.Gaussian(1e-3))
+    assert bool(jgp.exact(enough, x, y).result == RESULTS.successful)
+    none = jgp.exact(jgp.Model(process, likelihoods.Gaussian(0.0)), x, y)
+    assert bool(none.result == RESULTS.successful)
+    assert float(none.jitter) > 0
     assert 0 < float(approximation.jitter) <= 2**13 * np.finfo(np.float32).eps
     assert np.isfinite(approximation.log_evidence)
     predicted = approximation.predict([0.0, 0.5, 1.0])

@@ -68,9 +68,10 @@ def value_and_slopes(raw, x, y):
 def test_pain_01_near_repeats_are_finite_and_right(dtype):
     x = np.array([0, 0, 1e-7, 1, 1 + 1e-7], dtype)
     y = np.array([0, 0.1, 0.05, 1, 0.9], dtype)
-    found = jgp.exact(model(1.0 * SE(1.0), 1e-8), x, y)
-    assert succeeded(found)
+    found = jgp.exact(model(1.0 * SE(1.0), 1e-8), x, y, throw=False)
     added = float(found.jitter)
+    told = RESULTS.successful if added == 0 else RESULTS.ill_conditioned
+    assert bool(found.result == told)
     # No jitter where the dtype can do without.
     assert added == 0 if dtype == np.float64 else 0 < added < 1e-5
     total = float(np.asarray(1e-8, dtype)) + added
@@ -239,8 +240,12 @@ def test_pain_41_the_noise_is_a_variance():
 def test_variances_are_never_negative(dtype):
     x = np.linspace(0, 1, 200, dtype=dtype)
     for variance, noise in ((100.0, 1e-6), (1e8, 1e-6), (1e-8, 0.0)):
-        found = jgp.exact(model(variance * SE(1.0), noise), x, np.sin(6 * x))
-        assert succeeded(found)
+        found = jgp.exact(
+            model(variance * SE(1.0), noise), x, np.sin(6 * x), throw=False
+        )
+        drowned = 0 < noise < float(found.jitter)
+        told = RESULTS.ill_conditioned if drowned else RESULTS.successful
+        assert bool(found.result == told)
         # Halfway between the data, and at one of them.
         for new in (x, x + dtype(0.0025)):
             marginals = found.posterior.marginals(new)

@@ -228,7 +228,8 @@ def _covariance(
     identity = jnp.eye(size, dtype=noise.dtype)[None]
     diagonal = diagonal + noises[:, :, None] * identity
     variances = jnp.diagonal(diagonal, axis1=1, axis2=2)
-    total, count = jnp.sum(jnp.where(real, variances, 0)), jnp.sum(real)
+    total = jnp.sum(jnp.where(real, variances, 0))
+    count = jnp.sum(real, dtype=noise.dtype)
     mean = lax.stop_gradient(jnp.where(count > 0, total / jnp.maximum(count, 1), 1))
     diagonal = jnp.where(real[:, :, None] & real[:, None, :], diagonal, mean * identity)
     follows = (jnp.arange(len(points)) > 0)[:, None, None]

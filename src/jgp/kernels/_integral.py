@@ -100,8 +100,11 @@ def corners(x: Float[Array, " e"]) -> tuple[Float[Array, " d"], Float[Array, " d
 
 def _split_mean(kernel, lower, upper, low, high, num_nodes) -> Float[Array, ""]:
     """The mean of k over [lower, upper] × [low, high]; all of shape (1,)."""
-    a, b, c, d = (corner[0] for corner in (lower, upper, low, high))
-    # In ascending order, as c <= d.
+    # In one order, so that swapping the boxes changes no digit.
+    swap = (low[0] < lower[0]) | ((low[0] == lower[0]) & (high[0] < upper[0]))
+    a, c = jnp.where(swap, low, lower)[0], jnp.where(swap, lower, low)[0]
+    b, d = jnp.where(swap, high, upper)[0], jnp.where(swap, upper, high)[0]
+    # Ascending, as c <= d.
     cuts = jnp.stack([a, jnp.clip(c, a, b), jnp.clip(d, a, b), b])
     points, weights = _pieces(cuts, num_nodes)
 
@@ -118,8 +121,11 @@ def _pieces(
     """A rule for the mean over an interval from those of its pieces."""
     nodes, weights = gauss_legendre(num_nodes, cuts.dtype)
     widths, whole = cuts[1:] - cuts[:-1], cuts[-1] - cuts[0]
-    # Without any width all points are one, and any weights that sum to 1 will do.
+    # Without any width all points are one; as a single piece, from end to end, they
+    # have the derivatives that they have in the limit.
     wide = whole > 0
-    shares = jnp.where(wide, widths / jnp.where(wide, whole, 1), 1 / widths.shape[0])
+    single = jnp.zeros_like(widths).at[0].set(1)
+    shares = jnp.where(wide, widths / jnp.where(wide, whole, 1), single)
+    widths = jnp.where(wide, widths, whole)
     points = cuts[:-1, None] + widths[:, None] * nodes[None]
     return points.reshape(-1), (shares[:, None] * weights[None]).reshape(-1)
