@@ -3,11 +3,13 @@
 `test_architecture` fails if a public concrete class is missing here.
 """
 
+from collections.abc import Container, Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jaxtyping import Array, Float
 
 from jgp import kernels, likelihoods, means
@@ -125,6 +127,40 @@ KERNELS = {
     "WithIntegrals": Case(kernels.WithIntegrals(M52(0.8)), 2, "boxes"),
     "WithIntegrals 2": Case(kernels.WithIntegrals(SE(0.8), 4, True), 4, "boxes"),
 }
+
+# What `make test` runs every law on; `make test-slow` runs them on all the others.
+QUICK = {
+    "ArcCosine 1",
+    "Categorical",
+    "Gibbs",
+    "Matern32 ARD",
+    "Matern52 metric",
+    "MeanSSIM",
+    "Periodic",
+    "Product",
+    "Scaled by a function",
+    "SpectralMixture",
+    "SquaredExponential",
+    "Sum",
+    "Warped",
+    "Wendland 1",
+    "WithDerivatives",
+    "WithIntegrals",
+}
+
+
+def each_kernel(names: Iterable[str] = KERNELS) -> list:
+    """Names of kernels as parameters of a test, slow unless among the quick ones."""
+    return slow_unless(QUICK, names)
+
+
+def slow_unless(quick: Container[Any], values: Iterable[Any]) -> list:
+    """Parameters of a test, of which `make test` takes the quick ones only."""
+    return [
+        value if value in quick else pytest.param(value, marks=pytest.mark.slow)
+        for value in values
+    ]
+
 
 MEANS = {
     "Basis": Case(means.polynomial(2, means.Constant(0.3)), 2),

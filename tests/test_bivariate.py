@@ -83,6 +83,7 @@ def test_derivatives_are_finite_everywhere():
         assert np.all(np.isfinite(value))
 
 
+@pytest.mark.slow
 def test_symmetry_and_complement():
     h, k, rho = cases()
     forward = bivariate_normal_cdf(h, k, rho)

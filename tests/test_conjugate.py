@@ -20,6 +20,7 @@ from jgp.conjugate import (
     StudentT,
     student_t_process,
 )
+from tests.cases import slow_unless
 
 GENERATOR = np.random.default_rng(0)
 Y = 1.5 + 0.8 * GENERATOR.normal(size=7)
@@ -261,7 +262,7 @@ def test_results_have_the_dtype_of_the_data(name):
     np.testing.assert_allclose(prior.log_evidence(y), exactly, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", PRIORS)
+@pytest.mark.parametrize("name", slow_unless(["both"], PRIORS))
 def test_transformations(name):
     cls, parameters = PRIORS[name]
 

@@ -52,6 +52,7 @@ def test_expectation_of_a_closed_form_broadcast_over_arrays():
     np.testing.assert_allclose(got, expected, atol=atol)
 
 
+@pytest.mark.slow
 def test_expectation_derivatives():
     def value(mean, variance):
         return expectation(jnp.exp, mean, variance)

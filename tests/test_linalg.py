@@ -17,6 +17,7 @@ from jgp._linalg import (
     solve_lower,
     solve_upper,
 )
+from tests.cases import slow_unless
 
 compiled_cholesky = jax.jit(cholesky)
 EPS = float(np.finfo(jnp.result_type(float)).eps)
@@ -116,6 +117,7 @@ def symmetric(factor):
     return lambda K: factor((K + K.T) / 2)
 
 
+@pytest.mark.slow
 def test_derivatives_to_second_order():
     # Differences of differences are trustworthy for a well-conditioned matrix only.
     K = jnp.asarray(wishart(4, condition=3.0))
@@ -124,7 +126,7 @@ def test_derivatives_to_second_order():
 
 
 @pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
-@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
+@pytest.mark.parametrize("inner", slow_unless([jax.jacrev], [jax.jacfwd, jax.jacrev]))
 def test_second_derivatives_are_those_of_lapack_cholesky(outer, inner):
     K = jnp.asarray(wishart(4))
     hessian = outer(inner(symmetric(lambda K: cholesky(K).lower)))
@@ -133,6 +135,7 @@ def test_second_derivatives_are_those_of_lapack_cholesky(outer, inner):
     np.testing.assert_allclose(jax.jit(hessian)(K), expected, atol=1e-13 * scale)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_log_determinant_is_the_inverse():
     K = wishart(5)
     gradient = jax.grad(lambda K: log_determinant(cholesky(K).lower))(jnp.asarray(K))
@@ -146,7 +149,9 @@ def test_the_jitter_counts_as_a_constant():
     assert np.all(np.isfinite(gradient))
 
 
-@pytest.mark.parametrize("function", [inverse, inverse_root, semidefinite_root])
+@pytest.mark.parametrize(
+    "function", slow_unless([inverse], [inverse, inverse_root, semidefinite_root])
+)
 def test_derivatives_of_inverses_and_roots(function):
     K = jnp.asarray(wishart(4, condition=3.0))
     check_grads(jax.jit(symmetric(function)), (K,), order=2, modes=("fwd", "rev"))

@@ -7,6 +7,7 @@ from scipy.stats import norm
 
 import jgp
 from jgp import kernels, likelihoods, means
+from tests.cases import slow_unless
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, size=(12, 2))
@@ -33,7 +34,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_unless(["two", "trend"], MODELS))
 def test_leaving_one_out_is_fitting_to_the_rest(name):
     model = jgp.Model(*MODELS[name])
     y = Y if model.process.num_latents == 2 else Y[:, 0]
@@ -122,6 +123,7 @@ def test_certainty():
     np.testing.assert_array_equal(predicted.crps(y), [0, 1, 2])
 
 
+@pytest.mark.slow
 def test_a_true_model_is_calibrated_and_a_false_one_is_not():
     x = RNG.uniform(0, 60, size=600)
     kernel = kernels.SquaredExponential(1.0)

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from jgp._cubature import box_rule
 from jgp._types import as_float
 
-__all__ = ["AbstractMean", "Basis", "Constant", "Linear", "Product", "Sum", "Zero"]
-__all__ += ["WithDerivatives", "WithIntegrals", "polynomial"]
+__all__ = ["AbstractMean", "Basis", "Constant", "Linear", "Monomials", "Product"]
+__all__ += ["Sum", "Zero", "WithDerivatives", "WithIntegrals", "polynomial"]
 
 
 class AbstractMean(eqx.Module):

@@ -12,6 +12,7 @@ from jgp._block_tridiagonal import factorise, log_density
 from jgp._results import RESULTS
 from jgp.inference import _banded
 from jgp.inference._banded import exact_banded
+from tests.cases import slow_unless
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(0, 20, 400)
@@ -62,7 +63,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", slow_unless(["sum", "fixed noise"], KERNELS))
 def test_equal_to_exact(name):
     got, wanted = exact_banded(KERNELS[name], X, Y), jgp.exact(KERNELS[name], X, Y)
     assert got.posterior.factor.lower.shape[0] > 3
@@ -72,7 +73,37 @@ def test_equal_to_exact(name):
     np.testing.assert_array_equal(got.y, Y)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+def test_missing_targets_are_left_out():
+    y, mask = np.where(np.arange(400) % 3 == 0, np.nan, Y), np.arange(400) % 3 != 0
+    # A gap wider than the support, with whole blocks of missing targets.
+    mask &= (X < 5) | (X > 12)
+    got = exact_banded(model(), X, y, mask=mask)
+    assert_same(got, jgp.exact(model(), X, y, mask=mask))
+    kept = jgp.exact(model(), X[mask], Y[mask])
+    np.testing.assert_allclose(got.log_evidence, kept.log_evidence, rtol=1e-11)
+    none = exact_banded(model(), X, y, mask=np.zeros(400, bool))
+    assert float(none.log_evidence) == 0
+    with pytest.raises(ValueError, match="mask: got shape"):
+        exact_banded(model(), X, y, mask=mask[:3])
+
+    def evidence(lengthscale, verb):
+        return verb(model(lengthscale), X, y, mask=mask).log_evidence
+
+    banded = functools.partial(exact_banded, bandwidth=64)
+    slopes = [jax.grad(evidence)(0.9, verb) for verb in (banded, jgp.exact)]
+    np.testing.assert_allclose(*slopes, rtol=1e-9)
+
+
+def test_parts_of_a_sum():
+    got, wanted = exact_banded(KERNELS["sum"], X, Y), jgp.exact(KERNELS["sum"], X, Y)
+    for part in (0, 1):
+        pair = (
+            found.posterior.component(part).marginals(X_NEW) for found in (got, wanted)
+        )
+        np.testing.assert_allclose(*(moments.mean for moments in pair), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", slow_unless(["sum"], KERNELS))
 def test_gradients_equal_those_of_exact(name):
     def gradient(verb):
         def value(free, fixed):

@@ -100,6 +100,7 @@ def test_what_the_basis_spans_costs_nothing():
     np.testing.assert_allclose(means_[1] - means_[0], there, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_missing_targets():
     process = jgp.independent(KERNEL, num_latents=2, mean=means.polynomial(1))
     model = jgp.Model(process, likelihoods.Gaussian(0.2))

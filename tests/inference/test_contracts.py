@@ -10,6 +10,7 @@ import pytest
 import jgp
 from jgp import kernels, likelihoods
 from jgp._results import RESULTS
+from tests.cases import slow_unless
 from tests.problems import toy
 
 DATA = toy()
@@ -52,7 +53,7 @@ def approximated(name):
     return VERBS[name](model(name), DATA.x, TARGETS[name])
 
 
-@pytest.mark.parametrize("name", VERBS)
+@pytest.mark.parametrize("name", slow_unless(["exact", "laplace"], VERBS))
 def test_vmap_is_the_loop(name):
     def means(lengthscale):
         approximation = VERBS[name](model(name, lengthscale), DATA.x, TARGETS[name])

@@ -29,7 +29,11 @@ def approximation_on_iris(method: str):
 
 @pytest.mark.parametrize(
     ("method", "temper", "largest_error"),
-    [("probit", 1.0, 0.01), ("probit", 0.8, 0.01), ("softmax", 0.75, 0.016)],
+    [
+        pytest.param("probit", 1.0, 0.01, marks=pytest.mark.slow),
+        ("probit", 0.8, 0.01),
+        ("softmax", 0.75, 0.016),
+    ],
 )
 def test_agrees_with_long_runs_on_iris(method, temper, largest_error):
     exact = reference("classification")["evidence"][method]

@@ -7,6 +7,7 @@ import pytest
 
 import jgp
 from jgp import kernels, likelihoods, means
+from tests.cases import slow_unless
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, size=(12, 2))
@@ -25,6 +26,14 @@ def regression(process, y, noise=0.1):
 ONE = regression(jgp.GaussianProcess(SMOOTH + ROUGH, LINEAR), Y[:, 0])
 FLAT = regression(jgp.GaussianProcess(SMOOTH + ROUGH, means.polynomial(1)), Y[:, 0])
 TWO = regression(jgp.independent([SMOOTH, ROUGH], mean=LINEAR), Y)
+TERMS = jgp.coregionalised(
+    [SMOOTH, ROUGH], [[[1.0], [-0.5]], [[0.4], [0.9]]], [[0.1, 0.2], [0.0, 0.3]]
+)
+SIGMA = np.array([[0.2, 0.1], [0.1, 0.15]])
+COUPLED = jgp.exact(jgp.Model(TERMS, likelihoods.CorrelatedGaussian(SIGMA)), X, Y)
+NOISY = jgp.exact(
+    jgp.Model(TWO.model.process, likelihoods.CorrelatedGaussian(SIGMA)), X, Y
+)
 
 
 @pytest.mark.parametrize("found", [ONE, FLAT], ids=["plain", "trend"])
@@ -48,19 +57,22 @@ def test_gradient_is_that_of_a_process_observed_with_its_derivatives(found):
         np.testing.assert_allclose(got.covariance[i], slopes.covariance, atol=1e-10)
 
 
-def test_gradient_is_the_slope_of_the_mean():
-    got = TWO.posterior.gradient(NEW)
+@pytest.mark.parametrize("found", [TWO, COUPLED, NOISY], ids=["two", "coupled", "Σ"])
+def test_gradient_is_the_slope_of_the_mean(found):
+    got = found.posterior.gradient(NEW)
     assert got.mean.shape == (4, 2, 2)
     assert got.covariance.shape == (4, 2, 2, 2)
     h = 1e-5
     for axis in (0, 1):
         step = h * np.eye(2)[axis]
-        above, below = (TWO.posterior.marginals(NEW + s).mean for s in (step, -step))
+        above, below = (found.posterior.marginals(NEW + s).mean for s in (step, -step))
         difference = (above - below) / (2 * h)
         np.testing.assert_allclose(got.mean[:, :, axis], difference, atol=1e-8)
         # The variance of a difference quotient tends to that of the derivative.
         for i, point in enumerate(NEW):
-            pair = TWO.posterior.joint(np.stack([point + 50 * step, point - 50 * step]))
+            pair = found.posterior.joint(
+                np.stack([point + 50 * step, point - 50 * step])
+            )
             for c in (0, 1):
                 block = pair.covariance[:, c, :, c]
                 spread = block[0, 0] + block[1, 1] - 2 * block[0, 1]
@@ -110,11 +122,88 @@ def test_components_are_those_of_a_process_observed_part_by_part(found):
         np.testing.assert_allclose(got, wanted, atol=1e-12)
 
 
+def test_terms_of_a_coupled_process_are_its_components():
+    total, S = COUPLED.posterior.marginals(NEW), TERMS.joint_covariance(X)
+    S = np.asarray(S).reshape(24, 24) + np.kron(np.eye(12), SIGMA)
+    sums = np.zeros((4, 2))
+    for q in (0, 1):
+        part = COUPLED.posterior.component(q)
+        process = jgp.coregionalised(
+            TERMS.kernels[q],
+            TERMS.coregionalizations[q].mixing,
+            TERMS.coregionalizations[q].variance,
+        )
+        k = np.asarray(process.joint_covariance(X, NEW)).reshape(24, 8)
+        prior = np.asarray(process.joint_covariance(NEW)).reshape(8, 8)
+        wanted = prior - k.T @ np.linalg.solve(S, k)
+        got = np.asarray(part.joint(NEW).covariance).reshape(8, 8)
+        np.testing.assert_allclose(got, wanted, atol=1e-12)
+        sums += part.marginals(NEW).mean
+    np.testing.assert_allclose(sums, total.mean, atol=1e-12)
+    both = COUPLED.posterior.component((0, 1)).marginals(NEW)
+    np.testing.assert_allclose(both.covariance, total.covariance, atol=1e-12)
+
+
+def test_terms_are_found_within_scalings_and_functionals():
+    kernel = kernels.WithDerivatives(2.0 * (SMOOTH + kernels.on(ROUGH + 1.5, 0)))
+    parts = kernels.terms(kernel)
+    assert len(parts) == 2
+    x = np.concatenate([X[:4], [[0], [1], [2], [0]]], axis=1)
+    total = sum(np.asarray(kernels.gram(part, x)) for part in parts)
+    np.testing.assert_allclose(total, kernels.gram(kernel, x), atol=1e-12)
+    assert len(kernels.terms(kernels.on(ROUGH + 1.5, 0))) == 2
+    assert kernels.terms(SMOOTH) == (SMOOTH,)
+
+
+ROUGH_ONES = [
+    kernels.Matern12(),
+    kernels.GammaExponential(1.9),
+    kernels.Matern(0.9),
+    kernels.Wendland(0),
+    kernels.ArcCosine(0),
+    kernels.White() + SMOOTH,
+    kernels.Derivative(kernels.Matern32(), 0),
+    2.0 * kernels.on(kernels.Matern12(), 1) * SMOOTH,
+]
+
+
+@pytest.mark.parametrize("kernel", ROUGH_ONES, ids=lambda kernel: type(kernel).__name__)
+def test_draws_without_derivatives_have_no_gradient(kernel):
+    found = regression(jgp.GaussianProcess(kernel), Y[:, 0])
+    with pytest.raises(ValueError, match="without mean-square derivatives"):
+        found.posterior.gradient(NEW)
+    with pytest.raises(ValueError, match="without mean-square derivatives"):
+        kernels.WithDerivatives(kernel)
+
+
+def test_derivatives_of_draws_are_counted():
+    counts = [
+        (kernels.Matern32(), 1),
+        (kernels.Matern52() * kernels.Matern72(), 2),
+        (kernels.Matern(2.0), 1),
+        (kernels.Matern(2.1), 2),
+        (kernels.GammaExponential(2.0), np.inf),
+        (kernels.Wendland(2), 2),
+        (kernels.TrigonometricCompact(), 2),
+        (kernels.WithDerivatives(kernels.Matern52()), 1),
+        (kernels.SquaredExponential() + 1.0, np.inf),
+    ]
+    for kernel, count in counts:
+        assert kernel.num_derivatives == count, kernel
+    slopes = kernels.WithDerivatives(kernels.Matern52())
+    model = jgp.Model(jgp.GaussianProcess(slopes), likelihoods.Gaussian(0.1))
+    tagged = jgp.exact(model, [[0.0, 0], [0.0, 1]], [1.0, 2.0])
+    with pytest.raises(ValueError, match="kernel: got WithDerivatives, whose last"):
+        tagged.posterior.gradient([[0.0, 0.0]])
+
+
 def test_components_that_do_not_exist():
     for wrong in ((2,), (), (0, 1, 2), (-1,), (0.5,)):
         with pytest.raises(ValueError, match=r"which: got \(.*wanted numbers 0 to 1"):
             ONE.posterior.component(wrong)
-    with pytest.raises(ValueError, match=r"which: got \(0, 0\), wanted each number once"):
+    with pytest.raises(
+        ValueError, match=r"which: got \(0, 0\), wanted each number once"
+    ):
         ONE.posterior.component((0, 0))
     with pytest.raises(ValueError, match="which: got 'both', wanted a number or"):
         ONE.posterior.component("both")
@@ -146,13 +235,17 @@ def agree(posterior, num, error=0.0, **options):
     assert np.all(off <= (5 * np.sqrt(2 / num) + error) * spread)
 
 
-@pytest.mark.parametrize("found", [ONE, FLAT, TWO], ids=["plain", "trend", "two"])
+@pytest.mark.parametrize(
+    "found", [ONE, FLAT, COUPLED], ids=["plain", "trend", "coupled"]
+)
 def test_paths_at_given_inputs_have_the_posterior_moments(found):
     agree(found.posterior, 4000, inputs=NEW)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("found", [ONE, FLAT, TWO], ids=["plain", "trend", "two"])
+@pytest.mark.parametrize(
+    "found", [ONE, FLAT, TWO, COUPLED, NOISY], ids=["one", "trend", "two", "terms", "Σ"]
+)
 def test_paths_by_features_have_the_posterior_moments(found):
     # Frequencies are drawn anew for each path, so that their error averages out.
     agree(found.posterior, 1500, num_features=100)
@@ -172,15 +265,21 @@ def test_paths_of_sites():
     "kernel",
     [
         kernels.SquaredExponential([0.7, 1.2]),
-        kernels.Matern32(np.linalg.cholesky([[0.7, 0.2], [0.2, 0.9]])),
-        kernels.Matern(1.2, 0.8),
-        kernels.RationalQuadratic(0.8, 0.7),
-        kernels.SquaredExponential(1.0) * kernels.Matern52(1.5),
         kernels.Periodic([0.8, 1.5], 2.0),
         kernels.Cosine([1.7, 3.0]),
         0.5 * kernels.Linear([0.5, 2.0]) + 2.0,
         kernels.Linear([[1.0, 0.3], [0.3, 0.5]]),
-        kernels.on(kernels.Matern12(0.8), 1) + kernels.Scaled(SMOOTH, 1.5, jnp.sum),
+        *slow_unless(
+            [],
+            [
+                kernels.Matern32(np.linalg.cholesky([[0.7, 0.2], [0.2, 0.9]])),
+                kernels.Matern(1.2, 0.8),
+                kernels.RationalQuadratic(0.8, 0.7),
+                kernels.SquaredExponential(1.0) * kernels.Matern52(1.5),
+                kernels.on(kernels.Matern12(0.8), 1)
+                + kernels.Scaled(SMOOTH, 1.5, jnp.sum),
+            ],
+        ),
     ],
     ids=lambda kernel: type(kernel).__name__,
 )

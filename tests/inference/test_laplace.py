@@ -64,6 +64,7 @@ def test_gradient_is_gpstuffs_on_iris():
     np.testing.assert_allclose(np.asarray(gradient), run["dlogq_dlogl"], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_first_and_second_derivatives_equal_differences():
     data = toy()
 

@@ -7,6 +7,7 @@ import pytest
 import jgp
 from jgp import kernels, likelihoods
 from jgp._results import RESULTS
+from tests.cases import slow_unless
 from tests.problems import squared_exponentials, toy
 
 
@@ -32,7 +33,9 @@ def chains(sampler: str):
     )
 
 
-@pytest.mark.parametrize("sampler", ["elliptical_slice", "metropolis"])
+@pytest.mark.parametrize(
+    "sampler", slow_unless(["elliptical_slice"], ["elliptical_slice", "metropolis"])
+)
 def test_gaussian_noise_gives_the_exact_posterior(sampler):
     model, x, y = regression()
     approximation = chains(sampler)

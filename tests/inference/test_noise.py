@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 import jgp
 from jgp import kernels, likelihoods, means
 from jgp.kernels import gram
+from tests.cases import slow_unless
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, size=(12, 2))
@@ -94,7 +95,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["all", "missing"])
+@pytest.mark.parametrize("missing", slow_unless([True], [False, True]))
 @pytest.mark.parametrize("name", CASES)
 def test_is_the_multivariate_normal(name, missing):
     process, likelihood, noise = CASES[name]
@@ -120,7 +121,9 @@ def test_is_the_multivariate_normal(name, missing):
     np.testing.assert_allclose(marginal.covariance, blocks, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["function", "an output", "correlated", "both"])
+@pytest.mark.parametrize(
+    "name", slow_unless(["both"], ["function", "an output", "correlated", "both"])
+)
 def test_gradients_are_differences(name):
     process, likelihood, _ = CASES[name]
     if name == "function":
@@ -187,7 +190,9 @@ def test_given_noise_stays_and_is_asked_for():
         jgp.exact(model, X[:-1], Y[:-1, 0])
 
 
-@pytest.mark.parametrize("name", ["given", "function", "an output", "given three"])
+@pytest.mark.parametrize(
+    "name", slow_unless(["function"], ["given", "function", "an output", "given three"])
+)
 def test_laplace_is_exact_for_gaussian_noise(name):
     process, likelihood, _ = CASES[name]
     y = Y if process.num_latents == 3 else Y[:, 0]
@@ -284,8 +289,13 @@ def test_one_kernel_says_what_the_coregionalization_kernel_says():
     np.testing.assert_allclose(K, gram(product, x), rtol=1e-13)
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["all", "missing"])
-@pytest.mark.parametrize("name", ["given", "an output", "correlated", "both", "trend"])
+@pytest.mark.parametrize("missing", slow_unless([True], [False, True]))
+@pytest.mark.parametrize(
+    "name",
+    slow_unless(
+        ["given", "both"], ["given", "an output", "correlated", "both", "trend"]
+    ),
+)
 def test_conditioning_again_is_conditioning_on_all_at_once(name, missing):
     if name == "trend":
         process = jgp.independent(KERNEL, num_latents=3, mean=means.polynomial(1))

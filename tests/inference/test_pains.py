@@ -136,6 +136,43 @@ def test_pain_11_deviations_are_the_roots_of_the_covariances():
     np.testing.assert_allclose(np.sqrt(variance), np.sqrt(joint), rtol=1e-8)
 
 
+@pytest.mark.float32
+@every_dtype
+def test_pain_13_noise_of_joint_predictions_is_on_the_diagonal(dtype):
+    x, new = np.linspace(0, 1, 6, dtype=dtype), np.array([0.1, 0.4, 0.9], dtype)
+    found = jgp.exact(model(1.0 * SE(0.3), 0.1), x, np.sin(6 * x))
+    f, y = found.posterior.joint(new), found.predict_joint(new)
+    assert y.covariance.dtype == dtype
+    np.testing.assert_array_equal(y.mean, f.mean)
+    off = ~np.eye(3, dtype=bool)
+    np.testing.assert_array_equal(y.covariance[off], f.covariance[off])
+    added = np.diagonal(y.covariance) - np.diagonal(f.covariance)
+    np.testing.assert_allclose(added, 0.1, rtol=4 * np.finfo(dtype).eps / 0.1)
+    np.testing.assert_allclose(
+        np.diagonal(y.covariance), found.predict(new).variance, rtol=1e-6
+    )
+    # Two outputs whose noise is correlated, within an input alone.
+    sigma = np.array([[0.2, 0.1], [0.1, 0.3]], dtype)
+    both = jgp.Model(
+        jgp.independent(SE(0.3), num_latents=2), likelihoods.CorrelatedGaussian(sigma)
+    )
+    found = jgp.exact(both, x, np.stack([x, 1 - x], axis=1))
+    change = found.predict_joint(new).covariance - found.posterior.joint(new).covariance
+    wanted = np.einsum("nm,cd->ncmd", np.eye(3), sigma)
+    np.testing.assert_allclose(change, wanted, atol=10 * np.finfo(dtype).eps)
+    given = jgp.Model(
+        jgp.GaussianProcess(SE(0.3)), likelihoods.FixedNoiseGaussian(0.1 + x)
+    )
+    found = jgp.exact(given, x, x)
+    with pytest.raises(ValueError, match="noise_variance: got None"):
+        found.predict_joint(new)
+    change = found.predict_joint(new, noise_variance=[0.1, 0.2, 0.3]).covariance
+    change = change - found.posterior.joint(new).covariance
+    np.testing.assert_allclose(
+        change, np.diag([0.1, 0.2, 0.3]), atol=10 * np.finfo(dtype).eps
+    )
+
+
 def test_pain_17_repeats_have_a_lengthscale_gradient():
     x, y = np.tile(np.arange(3.0), 2), np.random.default_rng(3).normal(size=6)
 

@@ -29,7 +29,7 @@ KA, KB, KC = (np.asarray(gram(kernel, X)) for kernel in (A, B, C))
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("name", cases.KERNELS)
+@pytest.mark.parametrize("name", cases.each_kernel())
 def test_laws(name):
     case = cases.KERNELS[name]
     x = cases.points(case.dimension, domain=case.domain)

@@ -42,7 +42,7 @@ def mixed(kernel, x, z):
     return jax.jacfwd(slope, 1)(x, z), slope(x, z)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("name", cases.each_kernel(SMOOTH))
 def test_mixed_second_derivatives(name):
     kernel, dimension, domain = cases.KERNELS[name]
     x, z = jnp.asarray(cases.points(dimension, 3, seed=4, domain=domain))[:2]

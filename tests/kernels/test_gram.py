@@ -111,7 +111,7 @@ def test_disagreeing_dimensions_are_refused():
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("name", cases.KERNELS)
+@pytest.mark.parametrize("name", cases.each_kernel())
 def test_no_points(name):
     kernel, dimension, domain = cases.KERNELS[name]
     x = jnp.asarray(cases.points(dimension, 3, domain=domain))

@@ -96,7 +96,7 @@ def test_one_kernel_by_several_names():
         )
 
 
-@pytest.mark.parametrize("name", cases.KERNELS)
+@pytest.mark.parametrize("name", cases.each_kernel())
 def test_matrix_is_the_kernel_pair_by_pair(name):
     kernel, dimension, domain = cases.KERNELS[name]
     x, z = (jnp.asarray(cases.points(dimension, 5, s, domain)) for s in (0, 1))
@@ -137,7 +137,7 @@ def compiled_laws(name):
     return matrix, variances
 
 
-@pytest.mark.parametrize("name", cases.KERNELS)
+@pytest.mark.parametrize("name", cases.each_kernel())
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), spread=st.floats(0.05, 5.0))
 def test_symmetry_and_positive_semidefiniteness(name, seed, spread):
@@ -244,7 +244,7 @@ def test_a_metric_is_fitted():
     assert with_metric > evidence + 10
 
 
-@pytest.mark.parametrize("name", cases.KERNELS)
+@pytest.mark.parametrize("name", cases.each_kernel())
 def test_float32(name):
     kernel, dimension, domain = cases.KERNELS[name]
     x = cases.points(dimension, 8, domain=domain)

@@ -510,6 +510,7 @@ def normalisers():
     return mean, covariance, np.asarray(value), np.asarray(slope)
 
 
+@pytest.mark.slow
 def test_normaliser_of_two_classes_is_exact():
     mean, covariance, value, _ = (a[:4] for a in normalisers())
     # P(f₁ + e₁ > f₂ + e₂), unit noises e.
