@@ -19,7 +19,7 @@ from jgp._cubature import box_rule
 from jgp._types import as_float
 
 __all__ = ["AbstractMean", "Basis", "Constant", "Linear", "Monomials", "Product"]
-__all__ += ["Sum", "Zero", "WithDerivatives", "WithIntegrals", "polynomial"]
+__all__ += ["Sum", "WithDerivatives", "WithIntegrals", "Zero", "polynomial"]
 
 
 class AbstractMean(eqx.Module):

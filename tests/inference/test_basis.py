@@ -69,6 +69,7 @@ def test_evidence_and_predictions_are_the_books():
     np.testing.assert_allclose(marginal.variance, np.diag(covariance), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_is_the_limit_of_a_proper_prior():
     noise = likelihoods.Gaussian([0.2, 0.3])
     flat = jgp.independent([KERNEL, KERNEL], mean=QUADRATIC)

@@ -16,18 +16,21 @@ from tests.problems import toy
 DATA = toy()
 TARGETS = {
     "exact": np.sin(DATA.x[:, 0]),
+    "exact_banded": np.sin(DATA.x[:, 0]),
     "laplace": DATA.y,
     "nested_ep": DATA.y,
     "sample_posterior": DATA.y,
 }
 LIKELIHOODS = {
     "exact": likelihoods.Gaussian(0.1),
+    "exact_banded": likelihoods.Gaussian(0.1),
     "laplace": likelihoods.Softmax(3),
     "nested_ep": likelihoods.MultinomialProbit(3),
     "sample_posterior": likelihoods.Softmax(3),
 }
 VERBS = {
     "exact": jgp.exact,
+    "exact_banded": functools.partial(jgp.exact_banded, bandwidth=12),
     "laplace": jgp.laplace,
     "nested_ep": jgp.nested_ep,
     "sample_posterior": functools.partial(
@@ -42,22 +45,31 @@ VERBS = {
 
 
 def model(name, lengthscale=1.0):
+    if name == "exact_banded":
+        kernel = kernels.Wendland(1, lengthscale)
+        return jgp.Model(jgp.GaussianProcess(kernel), LIKELIHOODS[name])
     kernel = kernels.SquaredExponential(lengthscale)
     likelihood = LIKELIHOODS[name]
     latents = likelihood.num_latents or 1
     return jgp.Model(jgp.independent(kernel, num_latents=latents), likelihood)
 
 
+def inputs(name, x=DATA.x):
+    return x[:, :1] if name == "exact_banded" else x
+
+
 @functools.cache
 def approximated(name):
-    return VERBS[name](model(name), DATA.x, TARGETS[name])
+    return VERBS[name](model(name), inputs(name), TARGETS[name])
 
 
 @pytest.mark.parametrize("name", slow_unless(["exact", "laplace"], VERBS))
 def test_vmap_is_the_loop(name):
     def means(lengthscale):
-        approximation = VERBS[name](model(name, lengthscale), DATA.x, TARGETS[name])
-        return approximation.posterior.marginals(DATA.x_new).mean
+        approximation = VERBS[name](
+            model(name, lengthscale), inputs(name), TARGETS[name]
+        )
+        return approximation.posterior.marginals(inputs(name, DATA.x_new)).mean
 
     lengthscales = jnp.asarray([0.7, 1.0])
     batched = np.asarray(jax.vmap(means)(lengthscales))
@@ -72,18 +84,19 @@ def test_every_approximation_has_the_same_parts(name):
     assert approximation.num_steps.dtype == jnp.int32
     assert float(approximation.residual) >= 0
     assert float(approximation.jitter) >= 0
-    draws = approximation.posterior.sample(DATA.x, key=jax.random.key(1), num=3)
+    draws = approximation.posterior.sample(inputs(name), key=jax.random.key(1), num=3)
     assert bool(jnp.all(jnp.isfinite(draws)))
-    assert approximation.log_prob(DATA.x_new, TARGETS[name][:4]).shape == (4,)
+    log_prob = approximation.log_prob(inputs(name, DATA.x_new), TARGETS[name][:4])
+    assert log_prob.shape == (4,)
 
 
-@pytest.mark.parametrize("name", ["exact", "laplace", "nested_ep"])
+@pytest.mark.parametrize("name", ["exact", "exact_banded", "laplace", "nested_ep"])
 def test_start_is_checked_and_cast(name):
     start = approximated(name)
-    x32 = DATA.x.astype(np.float32)
+    x32 = inputs(name).astype(np.float32)
     again = VERBS[name](model(name), x32, TARGETS[name], init=start)
     assert again.log_evidence.dtype == jnp.float32
-    if name == "exact":
+    if name in ("exact", "exact_banded"):
         return
     likelihood = type(LIKELIHOODS[name])(4)
     process = jgp.independent(kernels.SquaredExponential(), num_latents=4)
@@ -91,17 +104,17 @@ def test_start_is_checked_and_cast(name):
         VERBS[name](jgp.Model(process, likelihood), DATA.x, DATA.y, init=start)
 
 
-@pytest.mark.parametrize("name", ["exact", "laplace", "nested_ep"])
+@pytest.mark.parametrize("name", ["exact", "exact_banded", "laplace", "nested_ep"])
 def test_shapes_of_traced_targets_are_checked(name):
     column = np.asarray(TARGETS[name])[:, None]
-    run = jax.jit(lambda y: VERBS[name](model(name), DATA.x, y).log_evidence)
+    run = jax.jit(lambda y: VERBS[name](model(name), inputs(name), y).log_evidence)
     with pytest.raises(
         ValueError,
-        match=r"y: got shape \(12, 1\) beside x of shape \(12, 2\), wanted \(n,\)",
+        match=r"y: got shape \(12, 1\) beside x of shape \(12, .\), wanted \(n,\)",
     ):
         run(column)
     with pytest.raises(ValueError, match=r"y_new: got shape \(4, 1\)"):
-        approximated(name).log_prob(DATA.x_new, column[:4])
+        approximated(name).log_prob(inputs(name, DATA.x_new), column[:4])
 
 
 def test_samples_are_finite_where_little_noise_leaves_little_variance():

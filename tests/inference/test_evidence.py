@@ -31,7 +31,7 @@ def approximation_on_iris(method: str):
     ("method", "temper", "largest_error"),
     [
         pytest.param("probit", 1.0, 0.01, marks=pytest.mark.slow),
-        ("probit", 0.8, 0.01),
+        pytest.param("probit", 0.8, 0.01, marks=pytest.mark.slow),
         ("softmax", 0.75, 0.016),
     ],
 )

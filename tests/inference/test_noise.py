@@ -96,7 +96,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("missing", slow_unless([True], [False, True]))
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_unless(["given", "function", "both"], CASES))
 def test_is_the_multivariate_normal(name, missing):
     process, likelihood, noise = CASES[name]
     y = Y if process.num_latents == 3 else Y[:, 0]
