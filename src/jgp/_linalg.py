@@ -51,11 +51,12 @@ def _cholesky(K: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array,
         return K, jnp.zeros((), K.dtype)
     eps = jnp.finfo(K.dtype).eps
     ladder = jnp.asarray(LADDER, K.dtype) * eps * jnp.mean(jnp.diagonal(K))
-    identity = jnp.eye(K.shape[-1], dtype=K.dtype)
+    diagonal = jnp.arange(K.shape[-1])
 
     def climb(state):
+        # In place: the identity, made once outside the loop, costs as much as K.
         rung = state[0] + 1
-        return rung, _lapack.cholesky(K + ladder[rung] * identity)
+        return rung, _lapack.cholesky(K.at[diagonal, diagonal].add(ladder[rung]))
 
     def failed(state):
         rung, lower = state
