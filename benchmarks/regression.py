@@ -5,8 +5,9 @@
 Each library runs in its own process, in float64 and on one core, as its documentation
 calls it, with an ARD squared exponential in 8 dimensions; in the same process LAPACK's
 potrf and potri of such a matrix are timed in alternation, and times are given as
-multiples of those. All keep the memory that they free (see KEEP_MEMORY). Peers that are not installed are reported as such; `--peer-python`
-is another interpreter that has them.
+multiples of those. All keep the memory that they free (see KEEP_MEMORY). Peers that are
+not installed are reported as such; `--peer-python` is another interpreter that has
+them.
 """
 
 import argparse

@@ -16,8 +16,10 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float
 
-# The size at which an inverse by halves hands over to LAPACK; measured on CPU.
+# The size at which an inverse by halves hands over to LAPACK, and below which products
+# with triangular factors are made whole; measured on CPU.
 BLOCK = 64
+WHOLE = 256
 
 
 def one_by_one(function: Callable) -> Callable:
@@ -109,7 +111,7 @@ def _upper_inverse(upper: Array) -> Array:
     first = _upper_inverse(upper[:half, :half])
     second = _upper_inverse(upper[half:, half:])
     zeros = jnp.zeros((upper.shape[0] - half, half), upper.dtype)
-    corner = -(first @ upper[:half, half:]) @ second
+    corner = -_times_upper(_upper_times(first, upper[:half, half:]), second)
     return jnp.block([[first, corner], [zeros, second]])
 
 
@@ -119,9 +121,36 @@ def _upper_product(R: Array) -> Array:
     if R.shape[0] <= 2 * BLOCK:
         return R @ R.T
     first, corner, second = R[:half, :half], R[:half, half:], R[half:, half:]
-    right = corner @ second.T
-    above = _upper_product(first) + corner @ corner.T
-    return jnp.block([[above, right], [right.T, _upper_product(second)]])
+    below = _upper_times(second, corner.T)
+    above = _upper_product(first) + _square(corner)
+    return jnp.block([[above, below.T], [below, _upper_product(second)]])
+
+
+def _upper_times(R: Array, B: Array) -> Array:
+    """RB of an upper triangular R, without most of its zeros."""
+    half = R.shape[0] // 2
+    if R.shape[0] < WHOLE:
+        return R @ B
+    first = _upper_times(R[:half, :half], B[:half]) + R[:half, half:] @ B[half:]
+    return jnp.concatenate([first, _upper_times(R[half:, half:], B[half:])])
+
+
+def _times_upper(B: Array, R: Array) -> Array:
+    """BR of an upper triangular R, without most of its zeros."""
+    half = R.shape[0] // 2
+    if R.shape[0] < WHOLE:
+        return B @ R
+    second = B[:, :half] @ R[:half, half:] + _times_upper(B[:, half:], R[half:, half:])
+    return jnp.concatenate([_times_upper(B[:, :half], R[:half, :half]), second], 1)
+
+
+def _square(B: Array) -> Array:
+    """BBᵀ, most of its symmetric half once."""
+    half = B.shape[0] // 2
+    if B.shape[0] < WHOLE:
+        return B @ B.T
+    right = B[:half] @ B[half:].T
+    return jnp.block([[_square(B[:half]), right], [right.T, _square(B[half:])]])
 
 
 def _inverse(A: Array) -> tuple[Array, Array]:
