@@ -95,3 +95,45 @@ def test_no_maximum_is_told():
         got.interval(95)
     with pytest.raises(ValueError, match="scale: got 'raw', wanted"):
         got.interval(scale="raw")
+
+
+@pytest.mark.parametrize("matrix", ["noise", "lengthscale"])
+def test_matrices_are_their_lower_triangles(matrix):
+    """The curvature in the entries of L with LLᵀ = Σ, of a logarithmic diagonal."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 2)), rng.normal(size=(30, 2))
+    if matrix == "noise":
+        process = jgp.independent(kernels.SquaredExponential(1.0), num_latents=2)
+        model = jgp.Model(
+            process, likelihoods.CorrelatedGaussian([[0.8, 0.2], [0.2, 0.9]])
+        )
+        model = jgp.freeze(model, lambda m: m.process)
+        path = ".likelihood.noise_covariance"
+    else:
+        kernel = kernels.SquaredExponential(np.array([[1.0, 0.0], [0.3, 0.8]]))
+        model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.5))
+        model = jgp.freeze(model, lambda m: m.likelihood)
+        y, path = y[:, 0] + 2 * np.sin(x[:, 0]) * x[:, 1], ".process.kernel.lengthscale"
+    fitted = jgp.fit(model, x, y, progress=False).model
+    got = jgp.fisher_information(fitted, x, y)
+    assert got.names == tuple(f"{path}[{i}]" for i in (0, 2, 3))
+    assert bool(got.result == RESULTS.successful)
+    np.testing.assert_allclose(got.gradient, 0, atol=1e-4)
+    low, high = got.interval()
+    assert np.all(low < got.estimate)
+    assert np.all(got.estimate < high)
+
+
+def test_the_mask_of_a_method_is_that_of_the_information():
+    x, y = np.linspace(0, 3, 12), np.sin(np.linspace(0, 9, 12))
+    mask = np.arange(12) != 4
+    model = jgp.Model(
+        jgp.GaussianProcess(kernels.SquaredExponential(0.5)), likelihoods.Gaussian(0.1)
+    )
+    infer = functools.partial(jgp.exact, mask=mask, throw=True)
+    got = jgp.fisher_information(model, x, np.where(mask, y, np.nan), infer=infer)
+    wanted = jgp.fisher_information(model, x[mask], y[mask])
+    np.testing.assert_allclose(got.information, wanted.information, rtol=1e-9)
+    for wrong in ("exact", functools.partial(jgp.exact, model)):
+        with pytest.raises(ValueError, match=r"infer: got .*wanted a method"):
+            jgp.fisher_information(model, x, y, infer=wrong)

@@ -72,3 +72,9 @@ def test_a_basis_is_no_function():
     for wrong in (means.polynomial(1), -2.0):
         with pytest.raises(ValueError, match="log_noise_variance: got "):
             likelihoods.HeteroscedasticGaussian(wrong)
+
+
+def test_the_sum_of_a_list_has_no_constant():
+    first, second = means.Linear([1.0]), means.Constant(0.5)
+    assert sum([first, second]).means == (first, second)
+    assert len((1 + first).means) == 2

@@ -153,3 +153,42 @@ def test_what_has_no_scores():
     found = jgp.laplace(classes, X, RNG.integers(0, 2, size=12))
     with pytest.raises(ValueError, match="approximation: got one of Softmax"):
         jgp.criticise(found, X[:2], [0, 1])
+
+
+def test_a_missing_output_is_told_by_the_noise_beside_it():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 1)), rng.normal(size=(6, 2))
+    sigma, mask = np.array([[1, 0.9], [0.9, 1]]), np.ones((6, 2), bool)
+    mask[3, 0] = False
+    process = jgp.independent(kernels.SquaredExponential(1.0), num_latents=2)
+    model = jgp.Model(process, likelihoods.CorrelatedGaussian(sigma))
+    got = jgp.leave_one_out(jgp.exact(model, x, y, mask=mask)).predicted
+    K = np.exp(-((x - x.T) ** 2) / 2)
+    S = np.kron(K, np.eye(2)) + np.kron(np.eye(6), sigma)
+    there = mask.ravel()
+    k = S[6, there] @ np.linalg.inv(S[np.ix_(there, there)])
+    np.testing.assert_allclose(got.mean[3, 0], k @ y.ravel()[there], rtol=1e-10)
+    np.testing.assert_allclose(
+        got.variance[3, 0], S[6, 6] - k @ S[there, 6], rtol=1e-10
+    )
+    # Given noise at each point is that of the missing ones too.
+    given = likelihoods.FixedNoiseGaussian(np.linspace(0.1, 0.6, 6))
+    model = jgp.Model(jgp.GaussianProcess(kernels.SquaredExponential(1.0)), given)
+    found = jgp.exact(model, x, y[:, 0], mask=mask[:, 0])
+    got = jgp.leave_one_out(found).predicted.variance[3]
+    alone = found.posterior.marginals(x[3:4]).variance[0] + 0.4
+    np.testing.assert_allclose(got, alone, rtol=1e-12)
+
+
+def test_wrong_shapes_of_targets_are_not_broadcast():
+    predicted = likelihoods.Normal(jnp.zeros(3), jnp.ones(3))
+    for score in (predicted.log_prob, predicted.cdf, predicted.crps):
+        with pytest.raises(ValueError, match=r"y: got shape \(3, 1\), wanted \(3,\)"):
+            score(np.ones((3, 1)))
+    with pytest.raises(ValueError, match="num: got -1, wanted an integer >= 0"):
+        predicted.sample(key=jax.random.key(0), num=-1)
+
+    def crps(variance):
+        return likelihoods.Normal(jnp.zeros(1), variance).crps(jnp.ones(1))[0]
+
+    assert np.isfinite(jax.grad(crps)(jnp.zeros(1)))

@@ -19,6 +19,11 @@ from jgp._linalg import cholesky
 class AbstractConstraint(eqx.Module):
     """A set of real numbers with a bijection to the real line."""
 
+    def triangular(self, value: Array) -> bool:
+        """Whether a value is a matrix of which raw values use the lower triangle."""
+        del value
+        return False
+
     @property
     @abc.abstractmethod
     def description(self) -> str:
@@ -136,6 +141,10 @@ class Lengths(AbstractConstraint):
         """The set in words."""
         return "finite numbers > 0, or a lower triangular matrix of positive diagonal"
 
+    def triangular(self, value: Array) -> bool:
+        """Whether the value is a matrix."""
+        return value.ndim == 2
+
     def to_real(self, value: Array) -> Array:
         """The logarithm, of a matrix that of the diagonal."""
         return jnp.log(value) if value.ndim < 2 else _log_diagonal(value)
@@ -160,6 +169,10 @@ class Covariances(AbstractConstraint):
     def description(self) -> str:
         """The set in words."""
         return "finite numbers > 0, or a symmetric positive definite matrix"
+
+    def triangular(self, value: Array) -> bool:
+        """Whether the value is a matrix."""
+        return value.ndim == 2
 
     def to_real(self, value: Array) -> Array:
         """The logarithm, of a matrix that of its Cholesky factor's diagonal."""

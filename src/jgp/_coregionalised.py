@@ -10,11 +10,11 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import semidefinite_root
 from jgp._mean_functions import mean_functions, means_of
-from jgp._process import AbstractProcess
-from jgp._types import as_float
+from jgp._process import AbstractProcess, independent
 from jgp.kernels import (
     AbstractKernel,
     Combined,
+    Constant,
     Coregionalization,
     check_domain,
     check_numbers,
@@ -22,7 +22,7 @@ from jgp.kernels import (
     gram,
     random_function,
 )
-from jgp.means import Zero
+from jgp.means import Basis, Zero
 
 
 class CoregionalisedProcess(AbstractProcess):
@@ -63,16 +63,22 @@ class CoregionalisedProcess(AbstractProcess):
         weights = jnp.concatenate(roots, axis=1)
         return tuple(Combined(draws, row) for row in weights)
 
-    def part(self, which: Sequence[int]) -> "CoregionalisedProcess":
-        """Some of the terms B_q k_q."""
-        kernels, matrices = self.kernels, self.coregionalizations
-        check_numbers(which, len(kernels))
-        return CoregionalisedProcess(
-            kernels=tuple(kernels[q] for q in which),
-            coregionalizations=tuple(matrices[q] for q in which),
-            mean_functions=(Zero(),),
-            num_latents=self.num_latents,
+    def split(self, which: Sequence[int]) -> tuple[AbstractProcess, AbstractProcess]:
+        """Some of the terms B_q k_q, and the others."""
+        numbers = range(len(self.kernels))
+        check_numbers(which, len(numbers))
+        chosen, rest = (
+            CoregionalisedProcess(
+                kernels=tuple(self.kernels[q] for q in numbers),
+                coregionalizations=tuple(self.coregionalizations[q] for q in numbers),
+                mean_functions=(Zero(),),
+                num_latents=self.num_latents,
+            )
+            for numbers in (which, [q for q in numbers if q not in which])
         )
+        if rest.kernels:
+            return chosen, rest
+        return chosen, independent(Constant(0.0), num_latents=self.num_latents)
 
     def combine(
         self,
@@ -138,11 +144,11 @@ def coregionalised(
         kernels: A kernel, or one for each term.
         mixing: W, (C, R) for R latent functions a term; a sequence for several terms.
         variance: κ, (C,), what each output has of its own; a sequence for several
-            terms; none of its own (zero, which `fit` cannot move) if left out.
+            terms; nothing of its own, and nothing to train, if left out.
         mean: A mean function that all share, or a sequence with one an output.
 
     Raises:
-        ValueError: if the numbers of terms or of outputs disagree.
+        ValueError: if the numbers of terms or of outputs disagree, or for a `Basis`.
     """
     single = isinstance(kernels, AbstractKernel)
 
@@ -151,7 +157,7 @@ def coregionalised(
 
     parts, mixings = terms_of(kernels), terms_of(mixing)
     if variance is None:
-        variances = tuple(jnp.zeros(as_float(W).shape[:1]) for W in mixings)
+        variances = (None,) * len(mixings)
     else:
         variances = terms_of(variance)
     if not len(parts) == len(mixings) == len(variances) >= 1:
@@ -160,11 +166,15 @@ def coregionalised(
             f"{len(variances)} terms, wanted as many of each."
         )
     terms = tuple(map(Coregionalization, mixings, variances))
-    sizes = {term.variance.shape[0] for term in terms}
+    sizes = {term.mixing.shape[0] for term in terms}
     if len(sizes) > 1:
         raise ValueError(f"mixing: got terms of {sorted(sizes)} outputs, wanted one C.")
     (num_latents,) = sizes
     means = mean_functions(mean, num_latents, parts)
+    if any(isinstance(function, Basis) for function in means):
+        raise ValueError(
+            "mean: got a Basis, wanted a function (a Basis is for independent outputs)."
+        )
     return CoregionalisedProcess(
         kernels=parts,
         coregionalizations=terms,

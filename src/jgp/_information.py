@@ -14,6 +14,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import ndtri
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -25,6 +26,7 @@ from jgp._parameters import from_real, table, to_real
 from jgp._results import RESULTS, unless
 from jgp.inference import Approximation
 from jgp.inference._data import prepare
+from jgp.inference._exact import masked
 from jgp.likelihoods._predictive import check_level
 
 
@@ -43,7 +45,8 @@ class Information(eqx.Module):
         result: `not_positive_definite` where the evidence has no maximum in all
             directions; then the covariances are NaN.
         free: The trainable parameters as the tree that they are.
-        names: The path of each entry.
+        chosen: Which of their entries these are: all, but of a triangular or symmetric
+            matrix the lower triangle.
     """
 
     estimate: Float[Array, " p"]
@@ -54,7 +57,12 @@ class Information(eqx.Module):
     gradient: Float[Array, " p"]
     result: RESULTS
     free: PyTree = eqx.field(repr=False)
-    names: tuple[str, ...] = eqx.field(static=True)
+    chosen: "_Chosen" = eqx.field(repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The path of each entry."""
+        return self.chosen.names
 
     def interval(
         self, level: float = 0.95, *, scale: str = "log"
@@ -64,7 +72,8 @@ class Information(eqx.Module):
         Args:
             level: Their probability, in (0, 1).
             scale: "log" takes them in raw parameters, so that those of positive ones
-                stay positive; "natural" is estimate ± z·stddev.
+                stay positive; "natural" is estimate ± z·stddev, as for entries of a
+                triangular or symmetric matrix in any case.
 
         Raises:
             ValueError: for another scale, or a level that is no probability.
@@ -73,12 +82,16 @@ class Information(eqx.Module):
         if scale not in ("log", "natural"):
             raise ValueError(f"scale: got {scale!r}, wanted 'log' or 'natural'.")
         z = ndtri(jnp.asarray((1 + level) / 2, self.raw.dtype))
+        spread = z * jnp.sqrt(jnp.diagonal(self.covariance))
+        ends = self.estimate - spread, self.estimate + spread
         if scale == "natural":
-            spread = z * jnp.sqrt(jnp.diagonal(self.covariance))
-            return self.estimate - spread, self.estimate + spread
+            return ends
         spread = z * jnp.sqrt(jnp.diagonal(self.raw_covariance))
-        natural = _natural(self.free)
-        return natural(self.raw - spread), natural(self.raw + spread)
+        natural, monotone = _natural(self.free, self.chosen), self.chosen.monotone
+        raws = natural(self.raw - spread), natural(self.raw + spread)
+        each = np.asarray(monotone)
+        low, high = (jnp.where(each, r, e) for r, e in zip(raws, ends, strict=True))
+        return low, high
 
 
 def fisher_information(
@@ -99,17 +112,32 @@ def fisher_information(
     Raises:
         ValueError: for a method without evidence, or nothing to train.
     """
+    y, _ = masked(y, getattr(infer, "keywords", {}).get("mask"))
     model, inputs, targets = prepare(model, x, y, regression=None)
     infer = default_infer(model) if infer is None else infer
     free, fixed = eqx.partition(model, trainable(model))
     if not jax.tree.leaves(free):
         raise ValueError("model: got one with every parameter frozen.")
-    names = tuple(
-        path if leaf.size == 1 else f"{path}[{i}]"
-        for path, leaf, _ in table(free)
-        for i in range(leaf.size)
-    )
-    return _information(free, fixed, inputs, targets, _Verb(infer), names)
+    names, kept, monotone, start = [], [], [], 0
+    for path, leaf, constraint in table(free):
+        # Of such a matrix the rest is no parameter.
+        triangular = constraint.triangular(leaf)
+        counts = np.tril(np.ones(leaf.shape)) if triangular else np.ones(leaf.shape)
+        for i in np.flatnonzero(counts):
+            names.append(path if leaf.size == 1 else f"{path}[{i}]")
+            kept.append(start + int(i))
+            monotone.append(not triangular)
+        start += leaf.size
+    chosen = _Chosen(tuple(names), tuple(kept), tuple(monotone))
+    return _information(free, fixed, inputs, targets, _Verb(infer), chosen)
+
+
+class _Chosen(eqx.Module):
+    """Which entries of the raw vector are parameters, and what they are called."""
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    kept: tuple[int, ...] = eqx.field(static=True)
+    monotone: tuple[bool, ...] = eqx.field(static=True)
 
 
 class _Verb(eqx.Module):
@@ -119,19 +147,26 @@ class _Verb(eqx.Module):
     verb: Callable = eqx.field(static=True)
 
     def __init__(self, infer: Callable):
-        single = isinstance(infer, functools.partial)
-        self.verb = infer.func if single else infer
-        self.options = dict(infer.keywords) if single else {}
+        partial = isinstance(infer, functools.partial)
+        if not callable(infer) or (partial and infer.args):
+            raise ValueError(
+                f"infer: got {infer!r}, wanted a method, or a partial of one with "
+                "keywords only."
+            )
+        self.verb = infer.func if partial else infer
+        options = dict(infer.keywords) if partial else {}
+        self.options = {**options, "throw": False}
 
 
 @eqx.filter_jit
-def _information(free, fixed, x, y, infer, names) -> Information:
-    flat, unravel = ravel_pytree(to_real(free))
-    natural = _natural(free)
+def _information(free, fixed, x, y, infer, chosen) -> Information:
+    whole, unravel = ravel_pytree(to_real(free))
+    kept = np.asarray(chosen.kept)
+    natural, flat = _natural(free, chosen), whole[kept]
 
     def log_evidence(flat):
-        model = eqx.combine(from_real(unravel(flat)), fixed)
-        found = infer.verb(model, x, y, throw=False, **infer.options)
+        raw = unravel(whole.at[kept].set(flat))
+        found = infer.verb(eqx.combine(from_real(raw), fixed), x, y, **infer.options)
         if found.log_evidence is None:
             raise ValueError(f"infer: got {found.method}, which has no evidence.")
         return found.log_evidence
@@ -154,11 +189,16 @@ def _information(free, fixed, x, y, infer, names) -> Information:
         gradient(flat),
         unless(ok, RESULTS.not_positive_definite),
         free,
-        names,
+        chosen,
     )
 
 
-def _natural(free: PyTree) -> Callable[[Float[Array, " p"]], Float[Array, " p"]]:
+def _natural(
+    free: PyTree, chosen: _Chosen
+) -> Callable[[Float[Array, " p"]], Float[Array, " p"]]:
     """The map from raw to natural parameters, both as vectors."""
-    _, unravel = ravel_pytree(free)
-    return lambda flat: ravel_pytree(from_real(unravel(flat)))[0]
+    whole, unravel = ravel_pytree(to_real(free))
+    kept = np.asarray(chosen.kept)
+    return lambda flat: ravel_pytree(from_real(unravel(whole.at[kept].set(flat))))[0][
+        kept
+    ]

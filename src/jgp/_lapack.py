@@ -64,6 +64,12 @@ def eigh(S: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"
 
 
 @one_by_one
+def qr(W: Float[Array, "n p"]) -> tuple[Float[Array, "n p"], Float[Array, "p p"]]:
+    """Q of orthonormal columns and R, upper triangular; not differentiable."""
+    return jnp.linalg.qr(W)
+
+
+@one_by_one
 def solve(A: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
     """A⁻¹ b by LU; not differentiable."""
     return jnp.linalg.solve(A, b)

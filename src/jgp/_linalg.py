@@ -120,6 +120,31 @@ def _semidefinite_root_jvp(primals, tangents):
     return R, lax.custom_linear_solve(sylvester, dS, solve, symmetric=True)
 
 
+@jax.custom_jvp
+def orthonormal(
+    W: Float[Array, "n p"],
+) -> tuple[Float[Array, "n p"], Float[Array, "p p"]]:
+    """Q and a lower triangular L of positive diagonal with W = QLᵀ, n >= p.
+
+    L is the Cholesky factor of WᵀW, found without squaring the condition number.
+    Differentiable to any order where W has full rank.
+    """
+    Q, R = _lapack.qr(W)
+    sign = jnp.where(jnp.diagonal(R) < 0, -1, 1).astype(W.dtype)
+    return Q * sign[None], R.T * sign[None]
+
+
+@orthonormal.defjvp
+def _orthonormal_jvp(primals, tangents):
+    """DL = L Φ(Z + Zᵀ) and dQ = dW L⁻ᵀ − Q Φ(Z + Zᵀ)ᵀ, Z = Qᵀ dW L⁻ᵀ."""
+    (W,), (dW,) = primals, tangents
+    Q, lower = orthonormal(W)
+    change = solve_lower(lower, dW.T).T
+    Z = Q.T @ change
+    halved = _halved_lower(Z + Z.T)
+    return (Q, lower), (change - Q @ halved.T, lower @ halved)
+
+
 def solve_lower(
     lower: Float[Array, "*batch n n"], b: Float[Array, "*batch n m"]
 ) -> Float[Array, "*batch n m"]:

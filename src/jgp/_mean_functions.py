@@ -66,13 +66,14 @@ def check_mean(kernel: AbstractKernel, mean: Callable) -> None:
             )
 
 
-def observed_kinds(kernel: AbstractKernel) -> list[type]:
-    """The kinds of a kernel's points, as far as they are those of the process."""
+def observed_kinds(kernel: AbstractKernel, mapped: bool = False) -> list[type]:
+    """What a kernel's points stand for beside values, on mapped inputs if wanted."""
     if type(kernel) in OBSERVED:
         return [type(kernel)]
-    if isinstance(kernel, Warped):
+    if isinstance(kernel, Warped) and not mapped:
         return []
-    return [kind for inside in kernels_in(kernel) for kind in observed_kinds(inside)]
+    inside = kernels_in(kernel)
+    return [kind for each in inside for kind in observed_kinds(each, mapped)]
 
 
 def means_of(
@@ -80,7 +81,7 @@ def means_of(
 ) -> Float[Array, "n C"]:
     """The mean of each latent at each input."""
     means = stacked(functions, lambda function: _means(function, x)).T
-    return jnp.broadcast_to(means, (x.shape[0], num_latents))
+    return jnp.broadcast_to(means.astype(x.dtype), (x.shape[0], num_latents))
 
 
 def features_of(functions: tuple[Callable, ...]) -> Callable | None:

@@ -21,7 +21,7 @@ from jgp.kernels import (
     diagonal,
     gram,
     random_function,
-    sum_of_terms,
+    split_terms,
 )
 from jgp.means import Zero
 
@@ -56,8 +56,10 @@ class AbstractProcess(eqx.Module):
         """
 
     @abc.abstractmethod
-    def part(self, which: Sequence[int]) -> "AbstractProcess":
-        """The process of some terms of its kernel, without a mean.
+    def split(
+        self, which: Sequence[int]
+    ) -> tuple["AbstractProcess", "AbstractProcess"]:
+        """The processes of some terms of its kernel and of the others, without a mean.
 
         Raises:
             ValueError: if there are no such terms.
@@ -132,9 +134,10 @@ class GaussianProcess(AbstractProcess):
         """A draw of the latent less its mean, by random features."""
         return (random_function(self.kernel, key, num_features, _example(x)),)
 
-    def part(self, which: Sequence[int]) -> "GaussianProcess":
-        """The process of some terms of a sum of kernels."""
-        return GaussianProcess(sum_of_terms(self.kernel, which))
+    def split(self, which: Sequence[int]) -> tuple[AbstractProcess, AbstractProcess]:
+        """The processes of some terms of a sum of kernels, and of the others."""
+        chosen, rest = split_terms(self.kernel, which)
+        return GaussianProcess(chosen), GaussianProcess(rest)
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """The prior mean at each input."""
@@ -183,12 +186,16 @@ class IndependentProcess(AbstractProcess):
         example = _example(x)
         return tuple(random_function(k, key, num_features, example) for k, key in pairs)
 
-    def part(self, which: Sequence[int]) -> "IndependentProcess":
-        """The same terms of the kernel of each latent."""
-        kernels = tuple(sum_of_terms(kernel, which) for kernel in self.kernels)
-        return IndependentProcess(
-            kernels=kernels, mean_functions=(Zero(),), num_latents=self.num_latents
+    def split(self, which: Sequence[int]) -> tuple[AbstractProcess, AbstractProcess]:
+        """The same terms of the kernel of each latent, and the others."""
+        pairs = [split_terms(kernel, which) for kernel in self.kernels]
+        chosen, rest = (
+            IndependentProcess(
+                kernels=kernels, mean_functions=(Zero(),), num_latents=self.num_latents
+            )
+            for kernels in zip(*pairs, strict=True)
         )
+        return chosen, rest
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""

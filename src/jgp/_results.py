@@ -18,7 +18,7 @@ class RESULTS(eqx.Enumeration):
         "check that the data carry information about it."
     )
     ill_conditioned = (
-        "The jitter needed to factorise a matrix exceeds the noise variance: the "
+        "A matrix needed jitter that exceeds the noise variance to be factorised: the "
         "evidence is that of a noisier model. Raise the noise variance, lower a huge "
         "kernel variance, rescale the data, or work in float64."
     )
@@ -41,6 +41,11 @@ class RESULTS(eqx.Enumeration):
     diverged = (
         "The iteration diverged. Lower damping, start from a converged "
         "approximation (init), or check the scale of the data and the variances."
+    )
+    undetermined = (
+        "The observed data do not determine the coefficients of the mean's Basis. "
+        "Leave out features that are combinations of others, centre or rescale the "
+        "inputs, or work in float64."
     )
     not_positive_definite = (
         "A matrix that must be positive definite was not, even with the largest "
@@ -66,6 +71,7 @@ SEVERITY = (
     RESULTS.oscillating,
     RESULTS.linear_solve_failed,
     RESULTS.diverged,
+    RESULTS.undetermined,
     RESULTS.not_positive_definite,
     RESULTS.bandwidth_too_small,
     RESULTS.non_finite,

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from jgp.inference import Approximation, GaussianPosterior
-from jgp.inference._data import check_targets
+from jgp.inference._coupled_posterior import CoupledPosterior
+from jgp.inference._data import check_targets, is_coupled
 from jgp.inference._factor import CholeskyFactor
-from jgp.likelihoods import Normal
+from jgp.likelihoods import AbstractGaussian, Normal
 from jgp.likelihoods._predictive import check_level
 
 
@@ -134,10 +135,29 @@ def _leave_one_out(approximation: Approximation) -> Criticism:
     if factor.observed is not None:
         order = factor.observed if factor.observed.shape[0] == 1 else factor.observed.T
         seen = order.reshape(y.shape)
-        filled = approximation.predict(approximation.x)
-        mean = jnp.where(seen, mean, cast(Normal, filled).mean)
-        variance = jnp.where(seen, variance, cast(Normal, filled).variance)
+        filled = _missing(approximation, factor)
+        mean = jnp.where(seen, mean, filled.mean.reshape(y.shape))
+        variance = jnp.where(seen, variance, filled.variance.reshape(y.shape))
     return _criticism(Normal(mean, variance), y, seen)
+
+
+def _missing(approximation: Approximation, factor: CholeskyFactor) -> Normal:
+    """Each target from those that are observed, with the noise at its own input."""
+    model, x = approximation.model, approximation.x
+    likelihood = cast(AbstractGaussian, model.likelihood.at_data(x))
+    shape = (x.shape[0], model.process.num_latents)
+    if not is_coupled(model):
+        mean, variance, _ = approximation.posterior.marginals(x)
+        noise = likelihood.variances(shape)
+        return Normal(mean, variance + noise.reshape(variance.shape))
+    # The noise of a missing output is that of the observed ones beside it, in part.
+    identity = jnp.eye(shape[0], dtype=x.dtype)
+    noise = jnp.einsum("nm,ncd->ncmd", identity, likelihood.covariances(shape))
+    S = (model.process.joint_covariance(x) + noise).reshape(1, shape[0] * shape[1], -1)
+    weights = cast(CoupledPosterior, approximation.posterior).weights.reshape(-1)
+    mean = model.process.mean(x).reshape(-1) + S[0] @ weights
+    variance = jnp.diagonal(S[0]) - jnp.sum(factor.whiten(S)[0] ** 2, axis=0)
+    return Normal(mean, jnp.maximum(variance, 0))
 
 
 @eqx.filter_jit

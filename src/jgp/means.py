@@ -35,7 +35,10 @@ class AbstractMean(eqx.Module):
     def __add__(self, other: Any) -> "Sum":
         return Sum((self, _as_mean(other)))
 
-    def __radd__(self, other: Any) -> "Sum":
+    def __radd__(self, other: Any) -> "AbstractMean":
+        # So that `sum(means)`, which starts at 0, adds no constant.
+        if type(other) is int and other == 0:
+            return self
         return Sum((_as_mean(other), self))
 
     def __mul__(self, other: Any) -> "Product":

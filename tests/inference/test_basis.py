@@ -145,7 +145,7 @@ def test_too_little_to_determine_the_coefficients():
         jgp.exact(model, X[:5], Y[:5, 0])
     line = np.stack([np.arange(8.0), np.arange(8.0)], axis=1)
     found = jgp.exact(model, line, Y[:8, 0], throw=False)
-    assert found.result == jgp.RESULTS.not_positive_definite
+    assert found.result == jgp.RESULTS.undetermined
     with pytest.raises(ValueError, match="mean: got a Basis, whose coefficients only"):
         jgp.laplace(model, X, Y[:, 0])
     with pytest.raises(ValueError, match="mean: got a Basis for one latent"):
@@ -165,3 +165,61 @@ def test_inverse_from_a_factor(n):
     # The condition number is below 40.
     np.testing.assert_allclose(got @ S, np.eye(n), atol=400 * eps * np.sqrt(n))
     np.testing.assert_allclose(got, got.T, atol=100 * eps)
+
+
+def test_features_that_are_not_told_apart_are_told_always():
+    """Collinear features, and fewer observations than features, on many data sets."""
+    rng = np.random.default_rng(0)
+    collinear = means.Basis(
+        lambda x: jnp.stack([1.0 + 0 * x[0], x[0], 2.3 * x[0] + 0.7])
+    )
+    found = []
+    for _ in range(12):
+        x, y = rng.uniform(0, 3, size=12), rng.normal(size=12)
+        process = jgp.GaussianProcess(kernels.Matern52(0.7), collinear)
+        model = jgp.Model(process, likelihoods.Gaussian(0.1))
+        found.append(jgp.exact(model, x, y, throw=False))
+        process = jgp.GaussianProcess(kernels.Matern52(0.7), means.polynomial(2))
+        model = jgp.Model(process, likelihoods.Gaussian(0.1))
+        mask = np.arange(12) < 2
+        found.append(jgp.exact(model, x, y, mask=mask, throw=False))
+        twice = np.where(np.arange(12) < 6, 0.1, 0.7)
+        found.append(jgp.exact(model, twice, y, throw=False))
+    assert all(bool(a.result == jgp.RESULTS.undetermined) for a in found)
+    with pytest.raises(jgp.InferenceError, match="do not determine the coefficients"):
+        jgp.exact(model, twice, y)
+
+
+def test_the_origin_of_the_inputs_is_nothing():
+    """Raw years: the columns of a cubic differ in their last digits only."""
+    year = np.linspace(1950, 2020, 40)
+    y = np.sin(year / 9) + np.random.default_rng(0).normal(size=40)
+    for degree in (3, 4):
+        process = jgp.GaussianProcess(
+            kernels.SquaredExponential(2.0), means.polynomial(degree)
+        )
+        model = jgp.Model(process, likelihoods.Gaussian(0.01))
+        raw, centred = jgp.exact(model, year, y), jgp.exact(model, year - 1985, y)
+        # Condition numbers of 1e6 and 1e8 of columns of length 1.
+        rtol = 1e-16 * 1e4 ** (degree - 1)
+        pair = raw.log_evidence, centred.log_evidence
+        np.testing.assert_allclose(*pair, rtol=rtol)
+        pair = raw.predict([2030.0]), centred.predict([45.0])
+        np.testing.assert_allclose(pair[0].mean, pair[1].mean, rtol=100 * rtol)
+        np.testing.assert_allclose(pair[0].variance, pair[1].variance, rtol=100 * rtol)
+
+
+def test_where_a_basis_has_no_place():
+    flat = means.polynomial(1)
+    with pytest.raises(ValueError, match="mean: got a Basis, wanted a function"):
+        jgp.coregionalised(kernels.Matern52(), [[1.0], [0.5]], mean=flat)
+    process = jgp.independent(kernels.Matern52(), num_latents=2, mean=flat)
+    noise = likelihoods.CorrelatedGaussian([[0.2, 0.1], [0.1, 0.3]])
+    with pytest.raises(ValueError, match="mean: got a Basis for outputs whose noise"):
+        jgp.exact(jgp.Model(process, noise), np.arange(5.0), np.ones((5, 2)))
+    scalar = jgp.GaussianProcess(kernels.Matern52(), means.Basis(jnp.sum))
+    model = jgp.Model(scalar, likelihoods.Gaussian(0.1))
+    with pytest.raises(
+        ValueError, match=r"mean: got a Basis of features of shape \(\)"
+    ):
+        jgp.exact(model, np.arange(5.0), np.arange(5.0))

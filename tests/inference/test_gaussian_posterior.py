@@ -195,6 +195,11 @@ def test_derivatives_of_draws_are_counted():
     tagged = jgp.exact(model, [[0.0, 0], [0.0, 1]], [1.0, 2.0])
     with pytest.raises(ValueError, match="kernel: got WithDerivatives, whose last"):
         tagged.posterior.gradient([[0.0, 0.0]])
+    boxes = kernels.WithIntegrals(kernels.Matern52())
+    model = jgp.Model(jgp.GaussianProcess(boxes), likelihoods.Gaussian(0.1))
+    means_over = jgp.exact(model, [[0.0, 1.0]], [1.0])
+    with pytest.raises(ValueError, match="kernel: got WithIntegrals, whose points"):
+        means_over.posterior.gradient([[0.0, 0.0]])
 
 
 def test_components_that_do_not_exist():
@@ -205,6 +210,8 @@ def test_components_that_do_not_exist():
         ValueError, match=r"which: got \(0, 0\), wanted each number once"
     ):
         ONE.posterior.component((0, 0))
+    with pytest.raises(ValueError, match="posterior: got that of a component"):
+        ONE.posterior.component(0).component(0)
     with pytest.raises(ValueError, match="which: got 'both', wanted a number or"):
         ONE.posterior.component("both")
     with pytest.raises(ValueError, match=r"which: got \(1,\), wanted numbers 0 to 0"):
@@ -251,6 +258,25 @@ def test_paths_by_features_have_the_posterior_moments(found):
     agree(found.posterior, 1500, num_features=100)
 
 
+@pytest.mark.parametrize("found", [FLAT, COUPLED], ids=["trend", "coupled"])
+def test_paths_of_components_have_their_moments(found):
+    agree(found.posterior.component(1), 4000, inputs=NEW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", [ONE, COUPLED], ids=["one", "coupled"])
+def test_paths_of_components_by_features_have_their_moments(found):
+    agree(found.posterior.component(0), 1500, num_features=100)
+
+
+@pytest.mark.slow
+def test_paths_of_components_of_sites():
+    kernel = SMOOTH + ROUGH
+    model = jgp.Model(jgp.independent([kernel] * 3), likelihoods.MultinomialProbit(3))
+    found = jgp.nested_ep(model, X, RNG.integers(0, 3, size=12))
+    agree(found.posterior.component(0), 1500, inputs=NEW)
+
+
 @pytest.mark.slow
 def test_paths_of_sites():
     model = jgp.Model(
@@ -267,6 +293,9 @@ def test_paths_of_sites():
         kernels.SquaredExponential([0.7, 1.2]),
         kernels.Periodic([0.8, 1.5], 2.0),
         kernels.Cosine([1.7, 3.0]),
+        (2.0 * kernels.SquaredExponential(1.0)) * (0.5 * kernels.Periodic(1.0, 2.0)),
+        kernels.TensorProduct((kernels.Matern52(0.7), kernels.Periodic()), (1, 1)),
+        kernels.DirectSum((kernels.Matern52(0.7), kernels.Constant(0.5)), (1, 1)),
         0.5 * kernels.Linear([0.5, 2.0]) + 2.0,
         kernels.Linear([[1.0, 0.3], [0.3, 0.5]]),
         *slow_unless(

@@ -344,3 +344,29 @@ def test_chains_agree_with_exact(name, key):
     spread = np.sqrt(np.max(wanted.variance))
     np.testing.assert_allclose(got.mean, wanted.mean, atol=0.2 * spread)
     np.testing.assert_allclose(got.variance, wanted.variance, atol=0.2 * spread**2)
+
+
+@pytest.mark.parametrize("name", ["coregionalised", "correlated", "both"])
+def test_log_densities_of_new_outputs_are_those_of_all_together(name):
+    process, likelihood, _ = CASES[name]
+    found = jgp.exact(jgp.Model(process, likelihood), X, Y)
+    x_new, y_new = X[:1] + 0.3, Y[1:2]
+    grown = jgp.condition(found, x_new, y_new)
+    wanted = float(grown.log_evidence - found.log_evidence)
+    np.testing.assert_allclose(found.log_prob(x_new, y_new)[0], wanted, rtol=1e-9)
+
+
+def test_noise_of_a_wrong_shape():
+    two = jgp.independent(KERNEL, num_latents=2)
+    three = likelihoods.FixedNoiseGaussian(np.ones((12, 3)))
+    with pytest.raises(ValueError, match=r"noise_variance: got shape \(12, 3\) for 12"):
+        jgp.exact(jgp.Model(two, three), X, Y[:, :2])
+    vector = likelihoods.HeteroscedasticGaussian(lambda x: x - 3.0)
+    model = jgp.Model(jgp.GaussianProcess(KERNEL), vector)
+    with pytest.raises(ValueError, match="log_noise_variance: got a function with val"):
+        jgp.exact(model, X, Y[:, 0])
+    given = likelihoods.FixedNoiseGaussian(np.full((12, 2), 0.1))
+    found = jgp.exact(jgp.Model(two, given), X, Y[:, :2])
+    for noise in (0.2, [0.2], [[0.2, 0.2]]):
+        grown = jgp.condition(found, X[:1] + 1, Y[:1, :2], noise_variance=noise)
+        np.testing.assert_array_equal(grown.model.likelihood.noise_variance[-1], 0.2)

@@ -108,8 +108,10 @@ def test_pain_03_identical_columns_are_one_column(noise):
 
 def test_pain_05_a_linear_kernel_without_noise_reports_its_jitter():
     x = np.array([[1e3], [1e3 + 1e-6], [2e3]])
-    found = jgp.exact(model(kernels.Linear(1.0), 0.0), x, 2e-3 * x[:, 0])
-    assert succeeded(found)
+    told = r"n = 3 points in float64: The covariance of the data needed.*variance = 1\."
+    with pytest.warns(jgp.InferenceWarning, match=told):
+        found = jgp.exact(model(kernels.Linear(1.0), 0.0), x, 2e-3 * x[:, 0])
+    assert bool(found.result == RESULTS.ill_conditioned)
     assert 0 < float(found.jitter) <= 2**13 * np.finfo(float).eps * np.mean(x**2)
     # The only uncertain direction is the line: errors of the weights are across it.
     new = np.array([[-1e3], [500.0], [4e3]])
@@ -280,7 +282,7 @@ def test_variances_are_never_negative(dtype):
         found = jgp.exact(
             model(variance * SE(1.0), noise), x, np.sin(6 * x), throw=False
         )
-        drowned = 0 < noise < float(found.jitter)
+        drowned = noise < float(found.jitter)
         told = RESULTS.ill_conditioned if drowned else RESULTS.successful
         assert bool(found.result == told)
         # Halfway between the data, and at one of them.
@@ -301,9 +303,7 @@ def test_contradictions_without_noise_are_told_or_finite(dtype):
     y = np.array([0, 1, 2, -1, 3], dtype)
     found = jgp.exact(model(1.0 * SE(1.0), 0.0), x, y, throw=False)
     predicted = found.predict(x)
-    if not succeeded(found):
-        assert bool(found.result == RESULTS.not_positive_definite)
-        return
+    assert bool(found.result == RESULTS.ill_conditioned)
     assert float(found.jitter) > 0
     assert np.isfinite(found.log_evidence)
     assert np.all(np.asarray(predicted.variance) >= 0)

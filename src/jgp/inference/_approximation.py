@@ -12,7 +12,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from jgp._model import Model
 from jgp._parameters import cast, is_concrete, table
 from jgp._results import RESULTS, InferenceError, InferenceWarning
-from jgp.inference._data import check_inputs, check_targets
+from jgp.inference._data import check_inputs, check_targets, is_coupled
 from jgp.inference._posterior import AbstractPosterior, Joint
 from jgp.inference._sites import AbstractSites
 from jgp.likelihoods import AbstractGaussian, Categorical, Normal
@@ -124,6 +124,9 @@ class Approximation(eqx.Module):
     ) -> Float[Array, " m"]:
         """The log predictive probability (density) of each new observation.
 
+        Of all outputs at an input together, with their covariance where the prior or
+        the noise couples them.
+
         Args:
             x_new: (m, d), or (m,) for d = 1.
             y_new: Targets as for training.
@@ -141,9 +144,16 @@ class Approximation(eqx.Module):
                 f"y_new: got shape {y_new.shape} beside {num_new} inputs, wanted as "
                 "many targets as inputs."
             )
-        if isinstance(predicted, Normal):
-            y_new = y_new.astype(self.x.dtype)
-        return predicted.log_prob(y_new)
+        if not isinstance(predicted, Normal):
+            return predicted.log_prob(y_new)
+        y_new = y_new.astype(self.x.dtype)
+        if not is_coupled(self.model):
+            return predicted.log_prob(y_new)
+        points = check_inputs(x_new, self.x, self.model.process)
+        likelihood = self.model.likelihood.at(points, noise_variance)
+        assert isinstance(likelihood, AbstractGaussian)
+        mean, _, covariance = self.posterior.marginals(points)
+        return likelihood.log_predictive(mean, covariance, y_new)
 
 
 def _length(predicted: Categorical | Normal) -> int:

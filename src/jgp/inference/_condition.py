@@ -54,9 +54,11 @@ def condition(
     likelihood = model.likelihood
     there = likelihood.at(inputs, noise_variance)
     if isinstance(likelihood, FixedNoiseGaussian):
-        new = cast(FixedNoiseGaussian, there).noise_variance
+        new = cast(FixedNoiseGaussian, there)
+        shapes = [(len(points), model.process.num_latents) for points in (x, inputs)]
+        pair = zip((likelihood, new), shapes, strict=True)
         likelihood = FixedNoiseGaussian(
-            jnp.concatenate([likelihood.noise_variance, new])
+            jnp.concatenate([noise.variances(shape) for noise, shape in pair])
         )
     found = exact_core(
         Model(model.process, likelihood, model.frozen),

@@ -20,6 +20,7 @@ class CoupledPosterior(AbstractGaussianPosterior):
         weights: b, so that the mean is m₀(x*) + Σ k(x*, xᵢ)bᵢ, k a (C, C) block.
         factor: The factor of the (nC, nC) covariance of the observations.
         noise_root: R with RRᵀ the covariance of the noise of each point.
+        rest: Of a component, the terms of the prior that it leaves out.
     """
 
     process: AbstractProcess
@@ -27,6 +28,7 @@ class CoupledPosterior(AbstractGaussianPosterior):
     weights: Float[Array, "n C"]
     factor: CholeskyFactor
     noise_root: Float[Array, "n C C"]
+    rest: AbstractProcess | None = None
 
     @property
     def held(self) -> int:
@@ -96,6 +98,7 @@ class CoupledPosterior(AbstractGaussianPosterior):
             self.process,
             self.x,
             self._corrected,
+            rest=self.rest,
             key=key,
             num_features=num_features,
             inputs=inputs,

@@ -128,12 +128,30 @@ def _check_method(model: Model, x: Float[Array, "n d"], regression: bool) -> Non
             "mean: got a Basis, whose coefficients only exact regression integrates "
             "out, wanted a function; for a proper prior add a kernel."
         )
-    num_features = jax.eval_shape(jax.vmap(process.features), x).shape[1]
+    if is_coupled(model):
+        raise ValueError(
+            "mean: got a Basis for outputs whose noise is correlated, wanted a "
+            "function (a Basis is for independent outputs)."
+        )
+    shape = jax.eval_shape(jax.vmap(process.features), x).shape
+    if len(shape) != 2:
+        raise ValueError(
+            f"mean: got a Basis of features of shape {shape[1:]} at a point, wanted "
+            "(p,), a vector."
+        )
+    num_features = shape[1]
     if x.shape[0] < num_features:
         raise ValueError(
             f"x: got {x.shape[0]} points for the {num_features} features of the mean's "
             "Basis, wanted at least as many points as features."
         )
+
+
+def is_coupled(model: Model) -> bool:
+    """Whether outputs depend on each other, by the prior or by Gaussian noise."""
+    likelihood = model.likelihood
+    gaussian = isinstance(likelihood, AbstractGaussian)
+    return model.process.coupled or (gaussian and likelihood.correlated)
 
 
 def check_targets(model: Model, y: Any, name: str) -> Array:

@@ -18,7 +18,7 @@ from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._coupled_posterior import CoupledPosterior
-from jgp.inference._data import positive_integer, prepare, tolerances
+from jgp.inference._data import is_coupled, positive_integer, prepare, tolerances
 from jgp.inference._factor import factorise, log_marginal
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import DiagonalSites
@@ -99,12 +99,6 @@ def masked(y: Any, mask: ArrayLike | None) -> tuple[Any, Array | None]:
     return jnp.where(observed, y, jnp.zeros_like(y)), observed
 
 
-def is_coupled(model: Model) -> bool:
-    """Whether outputs depend on each other, by the prior or by the noise."""
-    correlated = cast(AbstractGaussian, model.likelihood).correlation is not None
-    return model.process.coupled or correlated
-
-
 @eqx.filter_jit
 def exact_core(
     model: Model,
@@ -151,10 +145,10 @@ def _coupled(model, likelihood, x, y, r, observed, known) -> Approximation:
     """The joint path: all outputs at all points are one vector of observations."""
     num_points, num_latents = r.shape
     K = model.process.joint_covariance(x)
-    if likelihood.correlation is None:
+    if likelihood.covariance is None:
         root = diagonal_matrices(jnp.sqrt(likelihood.variances(r.shape)))
     else:
-        root = cholesky(likelihood.correlation).lower
+        root = cholesky(likelihood.covariance).lower
         root = jnp.broadcast_to(root, (num_points, num_latents, num_latents))
     identity = jnp.eye(num_points, dtype=x.dtype)
     noise = jnp.einsum("nm,ncd->ncmd", identity, likelihood.covariances(r.shape))
@@ -190,14 +184,10 @@ def conditioning(
     observed: Bool[Array, "n C"] | None,
     jitter: Float[Array, ""],
 ) -> RESULTS:
-    """`ill_conditioned` where jitter exceeds a noise variance that is not zero.
-
-    Without noise there is nothing else to factorise K with.
-    """
-    least = jnp.where(noise > 0, noise, jnp.inf)
+    """`ill_conditioned` where jitter exceeds a noise variance, zero among them."""
     if observed is not None:
-        least = jnp.where(observed, least, jnp.inf)
-    return unless(jitter <= jnp.min(least, initial=jnp.inf), RESULTS.ill_conditioned)
+        noise = jnp.where(observed, noise, jnp.inf)
+    return unless(jitter <= jnp.min(noise, initial=jnp.inf), RESULTS.ill_conditioned)
 
 
 def _status(
@@ -206,7 +196,9 @@ def _status(
     # A failed factor makes all else NaN: what is not finite is told of S and r alone.
     finite = jnp.all(jnp.isfinite(S)) & jnp.all(jnp.isfinite(r))
     result = worst(factorised, unless(finite, RESULTS.non_finite))
-    failed = result == RESULTS.not_positive_definite
+    failed = (result == RESULTS.not_positive_definite) | (
+        result == RESULTS.undetermined
+    )
     fine = failed | jnp.isfinite(log_evidence)
     return RESULTS.where(fine, result, RESULTS.non_finite)
 

@@ -7,8 +7,10 @@ With a flat prior on the coefficients of p features H (Rasmussen & Williams 2006
     log p(y) = −½rᵀw − ½log|S| − ½log|A| − ½(n − p) log 2π
     d log p = ½tr((wwᵀ − P)dS) − wᵀdr + tr((β̂wᵀ − A⁻¹HᵀS⁻¹)dH),
 
-which for p = 0 is Alg. 2.1. A missing observation is a row and a column of S put to a
-multiple of the identity, with r = 0 there, and left out of all sums.
+which for p = 0 is Alg. 2.1. With S = LLᵀ and the orthonormal L⁻¹H = QRᵀ, A = RRᵀ and
+P = L⁻ᵀ(I − QQᵀ)L⁻¹, so that nothing is squared. A missing observation is a row and a
+column of S put to a multiple of the identity, with r = 0 there, and left out of all
+sums.
 """
 
 import abc
@@ -23,9 +25,9 @@ from jaxtyping import Array, Bool, Float
 from jgp._linalg import (
     Cholesky,
     cholesky,
-    cholesky_solve,
     diagonal_matrices,
     inverse_from_factor,
+    orthonormal,
     solve_lower,
     solve_upper,
 )
@@ -53,21 +55,21 @@ class Trend(eqx.Module):
 
     Args:
         features: h, of single points.
-        whitened: L⁻¹H.
-        root: The Cholesky factor of A = HᵀS⁻¹H.
+        basis: Q of orthonormal columns, L⁻¹H = QRᵀ.
+        root: R, the Cholesky factor of A = HᵀS⁻¹H.
     """
 
     features: Callable
-    whitened: Float[Array, "C n p"]
+    basis: Float[Array, "C n p"]
     root: Float[Array, "C p p"]
 
     def coefficients(self, white: Float[Array, "C n m"]) -> Float[Array, "C p m"]:
         """A⁻¹HᵀS⁻¹v from L⁻¹v."""
-        return cholesky_solve(_like(self.root, white), self.whitened.mT @ white)
+        return solve_upper(_like(self.root, white), self.basis.mT @ white)
 
     def at(self, x: Float[Array, "m d"]) -> Float[Array, "m p"]:
         """The features of points."""
-        return jax.vmap(self.features)(x)
+        return jax.vmap(self.features)(x).astype(x.dtype)
 
 
 class CholeskyFactor(AbstractFactor):
@@ -104,7 +106,7 @@ class CholeskyFactor(AbstractFactor):
         """S⁻¹v, or Pv."""
         white = self.whiten(v.T[:, :, None])
         if self.trend is not None:
-            white = white - self.trend.whitened @ self.trend.coefficients(white)
+            white = white - self.trend.basis @ (self.trend.basis.mT @ white)
         solved = solve_upper(_like(self.lower, white), white)[:, :, 0].T
         if self.observed is None:
             return solved
@@ -126,8 +128,7 @@ class CholeskyFactor(AbstractFactor):
     def trend_half(self) -> Float[Array, "C p n"]:
         """A⁻½HᵀS⁻¹."""
         assert self.trend is not None
-        solved = solve_upper(self.lower, self.trend.whitened)
-        return solve_lower(self.trend.root, solved.mT)
+        return solve_upper(self.lower, self.trend.basis).mT
 
     def log_determinant(self, num_latents: int) -> Float[Array, ""]:
         """log|S| + log|A|, summed over latents."""
@@ -147,7 +148,7 @@ class CholeskyFactor(AbstractFactor):
         if self.observed is not None:
             count = jnp.sum(self.observed, dtype=dtype)
         if self.trend is not None:
-            count = count - num_latents * self.trend.whitened.shape[2]
+            count = count - num_latents * self.trend.basis.shape[2]
         return count
 
     def marginal_reduction(self, k: Float[Array, "C n m"]) -> Float[Array, "m C C"]:
@@ -169,8 +170,9 @@ class CholeskyFactor(AbstractFactor):
         """
         trend = self.trend
         assert trend is not None
-        unexplained = h[None] - trend.whitened.mT @ self.whiten(k)
-        return solve_lower(_like(trend.root, unexplained), unexplained)
+        white = self.whiten(k)
+        columns = jnp.broadcast_to(h[None], (white.shape[0], *h.shape))
+        return solve_lower(_like(trend.root, white), columns) - trend.basis.mT @ white
 
 
 def factorise(
@@ -199,15 +201,33 @@ def factorise(
         jitter = jnp.maximum(jitter, known[1])
     factor, H = CholeskyFactor(lower, observed, None, noise), None
     if features is not None:
-        H = jax.vmap(features)(x)[None]
-        whitened = factor.whiten(_like(H, lower))
-        root, added, _ = cholesky(whitened.mT @ whitened)
-        trend = Trend(features, whitened, root)
+        H = jax.vmap(features)(x).astype(x.dtype)[None]
+        trend, told = _trend(features, factor.whiten(_like(H, lower)), lower)
         factor = CholeskyFactor(lower, observed, trend, noise)
-        # Features that the data do not tell apart have no flat posterior.
-        told = jnp.all(added == 0)
-        result = worst(result, unless(told, RESULTS.not_positive_definite))
+        result = worst(result, unless(told, RESULTS.undetermined))
     return S, H, factor, jnp.max(jitter, initial=0.0), result
+
+
+def _trend(
+    features: Callable, whitened: Float[Array, "C n p"], lower: Float[Array, "C n n"]
+) -> tuple[Trend, Bool[Array, ""]]:
+    """The trend, and whether the data tell its features apart.
+
+    Features that are combinations of others have no flat posterior. Their columns,
+    each of length 1, then leave nothing of some column but the rounding errors of H,
+    as whitening enlarges them.
+    """
+    n, _, dtype = *whitened.shape[1:], whitened.dtype
+    lengths = jnp.linalg.norm(lax.stop_gradient(whitened), axis=1)
+    lengths = jnp.where(lengths > 0, lengths, 1)
+    basis, root = jnp.vectorize(orthonormal, signature="(n,p)->(n,p),(p,p)")(
+        whitened / lengths[:, None]
+    )
+    pivots = jnp.diagonal(lower, axis1=1, axis2=2)
+    enlarged = jnp.max(pivots, axis=1) / jnp.min(pivots, axis=1)
+    least = jnp.min(jnp.diagonal(root, axis1=1, axis2=2), axis=1, initial=1)
+    told = jnp.all(least > n * jnp.finfo(dtype).eps * enlarged)
+    return Trend(features, basis, lengths[:, :, None] * root), told
 
 
 def _grown(S: Float[Array, "C n n"], lower: Float[Array, "B k k"]) -> Cholesky:

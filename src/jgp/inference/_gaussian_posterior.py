@@ -30,6 +30,7 @@ class GaussianPosterior(AbstractGaussianPosterior):
         factor: M; (K + T⁻)⁻ for sites, (K + N)⁻¹ for exact regression.
         coefficients: β̂ of the trend, or None.
         sites: The sites, where the factor is of sites.
+        rest: Of a component, the terms of the prior that it leaves out.
     """
 
     process: AbstractProcess
@@ -38,6 +39,7 @@ class GaussianPosterior(AbstractGaussianPosterior):
     factor: AbstractFactor
     coefficients: Float[Array, "p C"] | None = None
     sites: AbstractSites | None = None
+    rest: AbstractProcess | None = None
 
     def moments_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
         """Mean (C,) and covariance (C, C) of the latents at a point."""
@@ -166,6 +168,7 @@ class GaussianPosterior(AbstractGaussianPosterior):
             self.process,
             self.x,
             self._corrected,
+            rest=self.rest,
             key=key,
             num_features=num_features,
             inputs=inputs,
@@ -177,16 +180,18 @@ class GaussianPosterior(AbstractGaussianPosterior):
         normals = jax.random.normal(key, self.weights.shape, drawn.dtype)
         if self.sites is not None:
             rooted = self.sites.root_times(normals)
-            shift = apply_blocks(self.process.covariance(self.x), rooted)
+            K = self.process.covariance(self.x)
+            K = K if self.rest is None else K + self.rest.covariance(self.x)
+            shift = apply_blocks(K, rooted)
             change = rooted - self.factor.times(drawn + shift)
             return self.weights + change, None
         factor = cast(CholeskyFactor, self.factor)
         assert factor.noise is not None
         observed = drawn + jnp.sqrt(factor.noise) * normals
         weights, coefficients = self.weights - factor.times(observed), self.coefficients
-        if coefficients is not None:
-            coefficients = coefficients - factor.coefficients(observed)
-        return weights, coefficients
+        if coefficients is None or self.rest is not None:
+            return weights, None
+        return weights, coefficients - factor.coefficients(observed)
 
 
 class _Silent(eqx.Module):

@@ -16,7 +16,7 @@ from jgp.inference._posterior import (
     AbstractGaussianPosterior,
     with_valid_variance,
 )
-from jgp.kernels import AbstractKernel, WithDerivatives, check_smooth
+from jgp.kernels import AbstractKernel, WithDerivatives, WithIntegrals, check_smooth
 
 
 class Gradient(NamedTuple):
@@ -56,11 +56,17 @@ def check_differentiable(process: AbstractProcess) -> None:
     for kernel in found:
         if not isinstance(kernel, AbstractKernel):
             continue
-        if WithDerivatives in observed_kinds(kernel):
+        kinds = observed_kinds(kernel, mapped=True)
+        if WithDerivatives in kinds:
             raise ValueError(
                 "kernel: got WithDerivatives, whose last coordinate asks for "
                 "derivatives; predict them with `marginals` or `joint` at points with "
                 "1, ..., d there."
+            )
+        if WithIntegrals in kinds:
+            raise ValueError(
+                "kernel: got WithIntegrals, whose points are boxes and not points "
+                "where the function has a gradient."
             )
         check_smooth(kernel)
 

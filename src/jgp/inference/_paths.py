@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from jgp._linalg import apply_blocks, cholesky, solve_upper
+from jgp._linalg import apply_blocks, cholesky, semidefinite_root, solve_upper
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs, positive_integer
 
@@ -67,7 +67,8 @@ def _evaluate(path: Path, x_new: Float[Array, "m d"]) -> Float[Array, "m C"]:
             value = value + jnp.stack([function(point) for function in path.functions])
         if path.coefficients is not None:
             assert process.features is not None
-            value = value + process.features(point) @ path.coefficients
+            features = process.features(point).astype(point.dtype)
+            value = value + features @ path.coefficients
         return value
 
     batch = max(1, CHUNK_SIZE // max(1, path.weights.size))
@@ -79,6 +80,7 @@ def path_of(
     x: Float[Array, "n d"],
     corrected: Callable[[Array, PRNGKeyArray], tuple[Array, Array | None]],
     *,
+    rest: AbstractProcess | None,
     key: PRNGKeyArray,
     num_features: int,
     inputs: ArrayLike | None,
@@ -91,12 +93,13 @@ def path_of(
         corrected: The weights, and the coefficients of the trend, that a posterior has
             for a draw f₀(X) of the prior: of the data, less f₀(X) and less a draw of
             the noise by the key.
+        rest: The terms of the prior that the path leaves out, but the data do not.
         key: A PRNG key.
         num_features: As for `GaussianPosterior.path`.
         inputs: The same.
     """
     positive_integer("num_features", num_features)
-    prior_key, noise_key = jax.random.split(key)
+    prior_key, rest_key, noise_key = jax.random.split(key, 3)
     functions, there = (), x
     prior_weights = jnp.zeros((x.shape[0], process.num_latents), x.dtype)
     if inputs is None:
@@ -106,6 +109,8 @@ def path_of(
         there = jnp.concatenate([x, check_inputs(inputs, x, process)])
         prior_weights, drawn = _jointly(process, there, prior_key)
         drawn = drawn[: x.shape[0]]
+    if rest is not None:
+        drawn = drawn + _values(rest, x, rest_key)
     weights, coefficients = corrected(drawn, noise_key)
     own = jnp.zeros_like(prior_weights).at[: x.shape[0]].set(weights)
     return Path(process, there, prior_weights + own, functions, coefficients)
@@ -125,3 +130,17 @@ def _jointly(
         root = jnp.broadcast_to(root, (process.num_latents, *root.shape[1:]))
     weights = solve_upper(root, normals.T[:, :, None])[:, :, 0].T
     return weights.reshape(shape), apply_blocks(root, normals).reshape(shape)
+
+
+def _values(
+    process: AbstractProcess, x: Float[Array, "n d"], key: PRNGKeyArray
+) -> Float[Array, "n C"]:
+    """A draw of the prior at x alone."""
+    shape = (x.shape[0], process.num_latents)
+    normals = jax.random.normal(key, shape, x.dtype)
+    if process.coupled:
+        K = process.joint_covariance(x).reshape(normals.size, normals.size)
+        return (semidefinite_root(K) @ normals.reshape(-1)).reshape(shape)
+    roots = jax.vmap(semidefinite_root)(process.covariance(x))
+    roots = jnp.broadcast_to(roots, (process.num_latents, *roots.shape[1:]))
+    return apply_blocks(roots, normals)

@@ -13,9 +13,11 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import semidefinite_root
+from jgp._parameters import cast
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
 from jgp.likelihoods import AbstractLikelihood, Categorical, Normal
+from jgp.likelihoods._predictive import check_number
 
 # Cross-covariances held at once while predicting: 2²² numbers, 32 MB in float64.
 CHUNK_SIZE = 2**22
@@ -105,7 +107,11 @@ class AbstractGaussianPosterior(AbstractPosterior):
             which = (int(which),)
         elif not isinstance(which, tuple | list):
             raise ValueError(f"which: got {which!r}, wanted a number or several.")
-        return dataclasses.replace(self, process=self.process.part(which))
+        if getattr(self, "rest", None) is not None:
+            raise ValueError("posterior: got that of a component, wanted the whole.")
+        chosen, rest = cast(self.process.split(which), self.x.dtype)
+        change = {"rest": rest} if hasattr(self, "rest") else {}
+        return dataclasses.replace(self, process=chosen, **change)
 
     def marginals(self, x_new: ArrayLike) -> Marginals:
         """Mean and variance at each input, in chunks of bounded memory.
@@ -141,6 +147,7 @@ class AbstractGaussianPosterior(AbstractPosterior):
             key: A PRNG key.
             num: Number of draws.
         """
+        check_number(num)
         draws = _sample(self, check_inputs(x_new, self.x, self.process), key, num)
         return squeeze(draws)
 

@@ -81,7 +81,7 @@ from jgp.kernels._transforms import (
     Warped,
     check_numbers,
     on,
-    sum_of_terms,
+    split_terms,
     terms,
 )
 
@@ -143,6 +143,6 @@ __all__ = [
     "kernels_in",
     "on",
     "random_function",
-    "sum_of_terms",
+    "split_terms",
     "terms",
 ]

@@ -84,17 +84,22 @@ class Coregionalization(AbstractKernel):
 
     Args:
         mixing: W, (C, R), any numbers; R is the rank.
-        variance: κ, (C,), >= 0.
+        variance: κ, (C,), >= 0; none if left out.
     """
 
     mixing: Float[Array, "C R"] = eqx.field(converter=as_float)
-    variance: Float[Array, " C"] = eqx.field(converter=as_float, metadata=NON_NEGATIVE)
+    variance: Float[Array, " C"] | None = eqx.field(
+        default=None,
+        converter=lambda v: None if v is None else as_float(v),
+        metadata=NON_NEGATIVE,
+    )
 
     def __check_init__(self):
-        if self.mixing.ndim != 2 or self.variance.shape != self.mixing.shape[:1]:
+        own = None if self.variance is None else self.variance.shape
+        if self.mixing.ndim != 2 or own not in (None, self.mixing.shape[:1]):
             raise ValueError(
-                f"mixing, variance: got shapes {self.mixing.shape} and "
-                f"{self.variance.shape}, wanted (C, R) and (C,)."
+                f"mixing, variance: got shapes {self.mixing.shape} and {own}, wanted "
+                "(C, R) and (C,)."
             )
 
     def __call__(
@@ -106,11 +111,12 @@ class Coregionalization(AbstractKernel):
     @property
     def covariance(self) -> Float[Array, "C C"]:
         """B itself."""
-        return self.mixing @ self.mixing.T + jnp.diag(self.variance)
+        shared = self.mixing @ self.mixing.T
+        return shared if self.variance is None else shared + jnp.diag(self.variance)
 
     def check_inputs(self, x: Float[Array, "n 1"], name: str = "x") -> None:
         """Raise a `ValueError` unless inputs are 0 to C − 1."""
-        _check(name, x, self.variance.shape[0])
+        _check(name, x, self.mixing.shape[0])
 
 
 def _index(x: Float[Array, " 1"]) -> Array:

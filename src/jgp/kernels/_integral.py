@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jgp._cubature import box_rule, gauss_legendre
-from jgp.kernels._base import ROWS_SIZE, AbstractKernel, by_rows
+from jgp.kernels._base import ROWS_SIZE, AbstractKernel, by_rows, kernels_in
+from jgp.kernels._discrete import White
 
 
 class WithIntegrals(AbstractKernel):
@@ -54,6 +55,11 @@ class WithIntegrals(AbstractKernel):
         (lower, upper), (low, high) = corners(x), corners(z)
         if lower.shape[0] == 1:
             mean = _split_mean(self.kernel, lower, upper, low, high, self.num_nodes)
+        elif contains(self.kernel, White):
+            raise ValueError(
+                "kernel: got White over boxes of several dimensions, whose mean no "
+                "rule finds, wanted one without (or the noise in the likelihood)."
+            )
         else:
             points, weights = box_rule(lower, upper, self.num_nodes)
             others, other_weights = box_rule(low, high, self.num_nodes)
@@ -81,6 +87,12 @@ class WithIntegrals(AbstractKernel):
             )
         self.kernel.check_inputs(x[:, : lower.shape[1]], name)
         self.kernel.check_inputs(x[:, lower.shape[1] :], name)
+
+
+def contains(kernel: AbstractKernel, kind: type) -> bool:
+    """Whether a kernel of a kind is among those that a kernel is made of."""
+    inside = kernels_in(kernel)
+    return isinstance(kernel, kind) or any(contains(each, kind) for each in inside)
 
 
 def corners(x: Float[Array, " e"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp import _lapack
@@ -35,7 +36,7 @@ from jgp.kernels._stationary import (
     Matern72,
     SquaredExponential,
 )
-from jgp.kernels._transforms import Warped
+from jgp.kernels._transforms import DirectSum, Select, TensorProduct, Warped
 
 SMOOTHNESS = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5, Matern72: 3.5}
 
@@ -116,7 +117,33 @@ def random_function(
     Raises:
         ValueError: for another kernel.
     """
-    return _waves(_frequencies(kernel, key, num_features, example), key)
+    frequency_key, weight_key = jax.random.split(key)
+    frequencies = _frequencies(kernel, frequency_key, num_features, example)
+    return _waves(frequencies, weight_key)
+
+
+@random_function.register
+def _(kernel: Product, key, num_features, example):
+    # Scalings of the factors are one scaling of the whole.
+    factors, variance = [], jnp.ones((), example.dtype)
+    for factor in kernel.kernels:
+        while isinstance(factor, Scaled) and factor.amplitude is None:
+            factor, variance = factor.kernel, variance * factor.variance
+        if isinstance(factor, Constant):
+            variance = variance * factor.variance
+        else:
+            factors.append(factor)
+    if not factors:
+        return random_function(Constant(variance), key, num_features, example)
+    frequency_key, weight_key = jax.random.split(key)
+    whole = Product(factors) if len(factors) > 1 else factors[0]
+    frequencies = _frequencies(whole, frequency_key, num_features, example)
+    return Rescaled(_waves(frequencies, weight_key), variance)
+
+
+@random_function.register
+def _(kernel: DirectSum | TensorProduct, key, num_features, example):
+    return random_function(kernel.kernel, key, num_features, example)
 
 
 @random_function.register
@@ -159,8 +186,7 @@ def _(kernel: Linear, key, num_features, example):
 
 def _waves(frequencies: Float[Array, "F d"], key: PRNGKeyArray) -> Waves:
     num = frequencies.shape[0]
-    weights_key = jax.random.fold_in(key, 1)
-    weights = jax.random.normal(weights_key, (2, num), frequencies.dtype)
+    weights = jax.random.normal(key, (2, num), frequencies.dtype)
     return Waves(frequencies, weights[0] / num**0.5, weights[1] / num**0.5)
 
 
@@ -192,6 +218,10 @@ def _frequencies(
             rate = 1 / (2 * jnp.broadcast_to(kernel.lengthscale, example.shape) ** 2)
             ups, downs = jax.random.poisson(mixture_key, rate, (2, *normals.shape))
             return 2 * jnp.pi * (ups - downs).astype(example.dtype) / kernel.period
+        case Warped(map=Select(dims=dims)):
+            dims = np.array(dims)
+            inner = _frequencies(kernel.kernel, key, num, example[dims])
+            return jnp.zeros_like(normals).at[:, dims].add(inner)
         case Cosine():
             check_each("period", kernel.period, example)
             return jnp.broadcast_to(2 * jnp.pi / kernel.period, normals.shape)

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jgp.kernels._base import AbstractKernel, Product, Scaled, Sum, kernels_in
+from jgp.kernels._base import (
+    AbstractKernel,
+    Constant,
+    Product,
+    Scaled,
+    Sum,
+    kernels_in,
+)
 from jgp.kernels._derivative import Derivative, WithDerivatives
 from jgp.kernels._integral import WithIntegrals
 
@@ -256,15 +263,23 @@ def terms(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
     return (kernel,)
 
 
-def sum_of_terms(kernel: AbstractKernel, which: Sequence[int]) -> AbstractKernel:
-    """The sum of some of the `terms` of a kernel, by their numbers.
+def split_terms(
+    kernel: AbstractKernel, which: Sequence[int]
+) -> tuple[AbstractKernel, AbstractKernel]:
+    """The sum of some of the `terms` of a kernel, by their numbers, and of the others.
 
     Raises:
         ValueError: if there are no such terms, or one is asked for twice.
     """
     parts = terms(kernel)
-    chosen = [parts[number] for number in check_numbers(which, len(parts))]
-    return chosen[0] if len(chosen) == 1 else Sum(chosen)
+    check_numbers(which, len(parts))
+    rest = [part for number, part in enumerate(parts) if number not in which]
+    chosen = [parts[number] for number in which]
+    return _sum(chosen), _sum(rest) if rest else Constant(0.0)
+
+
+def _sum(parts: Sequence[AbstractKernel]) -> AbstractKernel:
+    return parts[0] if len(parts) == 1 else Sum(parts)
 
 
 def check_numbers(which: Sequence[int], num: int) -> Sequence[int]:

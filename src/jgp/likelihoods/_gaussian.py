@@ -32,7 +32,12 @@ class AbstractGaussian(AbstractLikelihood):
     @property
     def factorises(self) -> bool:
         """Whether the noise of each output is independent of the others."""
-        return self.correlation is None
+        return not self.correlated
+
+    @property
+    def correlated(self) -> bool:
+        """Whether the noise of the outputs of a point is correlated."""
+        return self.covariance is not None
 
     @property
     def same_for_all(self) -> bool:
@@ -40,21 +45,31 @@ class AbstractGaussian(AbstractLikelihood):
         return False
 
     @property
-    def correlation(self) -> Float[Array, "C C"] | None:
+    def covariance(self) -> Float[Array, "C C"] | None:
         """The noise covariance between the outputs of a point, if not diagonal."""
         return None
 
     def covariances(self, shape: tuple[int, ...]) -> Float[Array, "n C C"]:
         """The noise covariance between the (n, C) outputs of each point."""
-        if self.correlation is None:
+        if self.covariance is None:
             return diagonal_matrices(self.variances(shape))
-        return jnp.broadcast_to(self.correlation, (*shape, shape[1]))
+        return jnp.broadcast_to(self.covariance, (*shape, shape[1]))
 
     def log_prob(self, f: Float[Array, " C"], y: Array) -> Float[Array, ""]:
         """Log N(y; f, noise) at one point."""
         variance = self.variances((1, f.shape[0]))[0]
         square = (jnp.reshape(y, f.shape) - f) ** 2 / variance
         return -jnp.sum(square + jnp.log(2 * jnp.pi * variance)) / 2
+
+    def log_predictive(
+        self,
+        mean: Float[Array, "n C"],
+        covariance: Float[Array, "n C C"],
+        y: Float[Array, "n *C"],
+    ) -> Float[Array, " n"]:
+        """The log density of all outputs at each input, together."""
+        total = covariance + self.covariances(mean.shape)
+        return MultivariateNormal(mean, total).log_prob(y.reshape(mean.shape))
 
     def observe(self, f: Float[Array, "n C"]) -> Normal:
         """N(f, noise)."""
@@ -160,7 +175,14 @@ class FixedNoiseGaussian(AbstractGaussian):
     def variances(self, shape: tuple[int, ...]) -> Float[Array, "n C"]:
         """The given variances; (n,) serve all outputs."""
         given = self.noise_variance
-        return jnp.broadcast_to(given if given.ndim == 2 else given[:, None], shape)
+        given = given if given.ndim == 2 else given[:, None]
+        if given.shape not in (shape, (shape[0], 1)):
+            raise ValueError(
+                f"noise_variance: got shape {self.noise_variance.shape} for "
+                f"{shape[0]} points of {shape[1]} outputs, wanted ({shape[0]},) or "
+                f"{shape}."
+            )
+        return jnp.broadcast_to(given, shape)
 
     def at_data(self, x: Float[Array, "n d"]) -> "FixedNoiseGaussian":
         """The likelihood itself.
@@ -240,7 +262,13 @@ class HeteroscedasticGaussian(AbstractGaussian):
     ) -> FixedNoiseGaussian:
         """The likelihood of observations at inputs: given variances exp g(x)."""
         super().at(x, noise_variance)
-        return FixedNoiseGaussian(jnp.exp(jax.vmap(self.log_noise_variance)(x)))
+        logarithm = jax.vmap(self.log_noise_variance)(x)
+        if logarithm.ndim != 1:
+            raise ValueError(
+                "log_noise_variance: got a function with values of shape "
+                f"{logarithm.shape[1:]}, wanted a scalar at each input."
+            )
+        return FixedNoiseGaussian(jnp.exp(logarithm).astype(x.dtype))
 
 
 class CorrelatedGaussian(AbstractGaussian):
@@ -263,7 +291,7 @@ class CorrelatedGaussian(AbstractGaussian):
         self.num_latents = shape[0]
 
     @property
-    def correlation(self) -> Float[Array, "C C"]:
+    def covariance(self) -> Float[Array, "C C"]:
         """Σ."""
         return self.noise_covariance
 

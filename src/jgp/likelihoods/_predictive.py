@@ -67,9 +67,10 @@ class Normal(eqx.Module):
 
     def standardised(self, y: Float[Array, "n *C"]) -> Float[Array, "n *C"]:
         """(y − mean)/stddev; without variance 0 on the mean and ±inf off it."""
+        y = self._checked(y)
         error = y - self.mean
         certain = self.variance == 0
-        ratio = error / jnp.where(certain, 1, self.stddev)
+        ratio = error / self._safe_stddev
         return jnp.where(certain & (error != 0), jnp.sign(error) * jnp.inf, ratio)
 
     def crps(self, y: Float[Array, "n *C"]) -> Float[Array, "n *C"]:
@@ -78,14 +79,27 @@ class Normal(eqx.Module):
         σ[z(2Φ(z) − 1) + 2φ(z) − 1/√π], in units of y (Gneiting & Raftery 2007, eq. 21);
         the absolute error where there is no variance.
         """
-        sigma, error = self.stddev, y - self.mean
-        z = error / jnp.where(sigma == 0, 1, sigma)
+        sigma, error = self._safe_stddev, self._checked(y) - self.mean
+        z = error / sigma
         spread = 2 * normal_density(z) - 1 / math.sqrt(math.pi)
         score = error * (2 * ndtr(z) - 1) + sigma * spread
-        return jnp.where(sigma == 0, jnp.abs(error), score)
+        return jnp.where(self.variance == 0, jnp.abs(error), score)
+
+    @property
+    def _safe_stddev(self) -> Float[Array, "n *C"]:
+        # The root of 0 has no derivative, also where its value is not used.
+        return jnp.sqrt(jnp.where(self.variance == 0, 1, self.variance))
+
+    def _checked(self, y: Any) -> Float[Array, "n *C"]:
+        """Observations, of which a wrong shape would broadcast to nonsense."""
+        y = jnp.asarray(y, self.mean.dtype)
+        if self.mean.shape not in (y.shape, ()) and y.shape != ():
+            raise ValueError(f"y: got shape {y.shape}, wanted {self.mean.shape}.")
+        return y
 
     def sample(self, *, key: PRNGKeyArray, num: int) -> Float[Array, "num n *C"]:
         """Independent draws of each output."""
+        check_number(num)
         normals = jax.random.normal(key, (num, *self.mean.shape), self.mean.dtype)
         return self.mean[None] + self.stddev[None] * normals
 
@@ -94,11 +108,17 @@ class Normal(eqx.Module):
         # Without variance the density is a point mass: +inf on it and −inf off it.
         certain = self.variance == 0
         variance = jnp.where(certain, 1, self.variance)
-        error = y - self.mean
+        error = self._checked(y) - self.mean
         log_density = -(error**2 / variance + jnp.log(2 * jnp.pi * variance)) / 2
         mass = jnp.where(error == 0, jnp.inf, -jnp.inf)
         log_density = jnp.where(certain, mass, log_density)
         return jnp.sum(log_density, axis=tuple(range(1, log_density.ndim)))
+
+
+def check_number(num: Any) -> None:
+    """Raise a `ValueError` unless a number of draws is an integer >= 0."""
+    if not isinstance(num, int | np.integer) or isinstance(num, bool) or num < 0:
+        raise ValueError(f"num: got {num!r}, wanted an integer >= 0.")
 
 
 def check_level(level: Any) -> None:
