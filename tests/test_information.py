@@ -117,7 +117,7 @@ def test_matrices_are_their_lower_triangles(matrix):
     fitted = jgp.fit(model, x, y, progress=False).model
     got = jgp.fisher_information(fitted, x, y)
     assert got.names == tuple(f"{path}[{i}]" for i in (0, 2, 3))
-    assert bool(got.result == RESULTS.successful)
+    assert bool(got.result == jgp.RESULTS.successful)
     np.testing.assert_allclose(got.gradient, 0, atol=1e-4)
     low, high = got.interval()
     assert np.all(low < got.estimate)
@@ -135,5 +135,7 @@ def test_the_mask_of_a_method_is_that_of_the_information():
     wanted = jgp.fisher_information(model, x[mask], y[mask])
     np.testing.assert_allclose(got.information, wanted.information, rtol=1e-9)
     for wrong in ("exact", functools.partial(jgp.exact, model)):
-        with pytest.raises(ValueError, match=r"infer: got .*wanted a method"):
+        with pytest.raises(
+            ValueError, match=r"infer: got (exact|func).*wanted a method"
+        ):
             jgp.fisher_information(model, x, y, infer=wrong)

@@ -150,8 +150,8 @@ class _Verb(eqx.Module):
         partial = isinstance(infer, functools.partial)
         if not callable(infer) or (partial and infer.args):
             raise ValueError(
-                f"infer: got {infer!r}, wanted a method, or a partial of one with "
-                "keywords only."
+                f"infer: got {str(infer)[:60]}, wanted a method, or a partial of one "
+                "with keywords only."
             )
         self.verb = infer.func if partial else infer
         options = dict(infer.keywords) if partial else {}
