@@ -165,3 +165,30 @@ def test_a_mean_is_a_scalar(mean):
         jgp.GaussianProcess(kernels.Matern12(), mean=mean).mean(x)
     with pytest.raises(ValueError, match="mean: got a function with values of shape"):
         jgp.independent([kernels.Matern12()] * 2, mean=[mean, mean]).mean(x)
+
+
+def test_what_is_no_process():
+    matern = kernels.Matern52()
+    wrong = {
+        "kernel: got str, wanted a kernel": [
+            lambda: jgp.GaussianProcess("a"),
+            lambda: jgp.independent(["a", matern]),
+        ],
+        "kernel: got NoneType": [lambda: jgp.coregionalised(None, [[1.0]])],
+        "mean: got float, wanted a function": [
+            lambda: jgp.GaussianProcess(matern, 0.5),
+            lambda: jgp.independent(matern, num_latents=2, mean=[0.5, 0.5]),
+            lambda: means.polynomial(1, 3.0),
+        ],
+        "features: got int": [lambda: means.Basis(3)],
+        "num_latents: got": [
+            lambda: jgp.independent(matern, num_latents="a"),
+            lambda: jgp.independent(matern, num_latents=True),
+        ],
+        r"got 'a' \(str\), wanted a number": [lambda: kernels.Matern52("a")],
+        "got complex numbers": [lambda: kernels.Matern52(1 + 2j)],
+    }
+    for message, calls in wrong.items():
+        for call in calls:
+            with pytest.raises(ValueError, match=message):
+                call()

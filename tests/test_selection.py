@@ -192,3 +192,28 @@ def test_wrong_shapes_of_targets_are_not_broadcast():
         return likelihoods.Normal(jnp.zeros(1), variance).crps(jnp.ones(1))[0]
 
     assert np.isfinite(jax.grad(crps)(jnp.zeros(1)))
+
+
+def test_targets_that_alone_determine_a_coefficient_cannot_be_left_out():
+    x, y = np.linspace(0, 2, 5), np.sin(np.linspace(0, 2, 5))
+
+    def left_out(mean, n=5):
+        process = jgp.GaussianProcess(kernels.SquaredExponential(1.0), mean)
+        model = jgp.Model(process, likelihoods.Gaussian(0.1))
+        return jgp.leave_one_out(jgp.exact(model, x[:n], y[:n]))
+
+    with pytest.raises(ValueError, match="got 2 targets without which the others do"):
+        left_out(means.polynomial(1), 2)
+    last = means.Basis(
+        lambda v: jnp.stack([jnp.ones_like(v[0]), (v[0] > 1.8).astype(v.dtype)])
+    )
+    with pytest.raises(ValueError, match="got 1 targets without which the others do"):
+        left_out(last)
+    assert np.all(np.isfinite(left_out(means.polynomial(1)).log_prob))
+
+
+def test_levels_that_are_none():
+    predicted = likelihoods.Normal(jnp.zeros(3), jnp.ones(3))
+    for level in ("a", None, [0.5, 0.9], 0.0, 1.0, np.nan):
+        with pytest.raises(ValueError, match="level: got"):
+            predicted.interval(level)

@@ -10,7 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import semidefinite_root
 from jgp._mean_functions import mean_functions, means_of
-from jgp._process import AbstractProcess, independent
+from jgp._process import AbstractProcess, independent, kernels_of
 from jgp.kernels import (
     AbstractKernel,
     Combined,
@@ -155,7 +155,8 @@ def coregionalised(
     def terms_of(value: Any) -> tuple:
         return (value,) if single else tuple(value)
 
-    parts, mixings = terms_of(kernels), terms_of(mixing)
+    several = isinstance(kernels, list | tuple)
+    parts, mixings = kernels_of(kernels if several else (kernels,)), terms_of(mixing)
     if variance is None:
         variances = (None,) * len(mixings)
     else:

@@ -1,6 +1,7 @@
 """The mean functions of a process's latents: how many, of what, and their values."""
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -36,7 +37,15 @@ def mean_functions(
             that does not go with the kernels.
     """
     means = (Zero(),) if mean is None else mean
-    means = (means,) if callable(means) else tuple(means)
+    means = (
+        tuple(means) if isinstance(means, list | tuple) else (cast(Callable, means),)
+    )
+    for function in means:
+        if not callable(function):
+            raise ValueError(
+                f"mean: got {type(function).__name__}, wanted a function of one point, "
+                "such as means.Constant(0.5)."
+            )
     if len(means) not in (1, num_latents):
         raise ValueError(
             f"mean: got {len(means)} mean functions, wanted 1 or {num_latents}."

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._mean_functions import (
-    check_mean,
     features_of,
     mean_functions,
     means_of,
@@ -118,9 +118,8 @@ class GaussianProcess(AbstractProcess):
     num_latents: int = eqx.field(static=True)
 
     def __init__(self, kernel: AbstractKernel, mean: Callable | None = None):
-        self.kernel = kernel
-        self.mean_function = Zero() if mean is None else mean
-        check_mean(kernel, self.mean_function)
+        (self.kernel,) = kernels_of((kernel,))
+        (self.mean_function,) = mean_functions(mean, 1, (kernel,))
         self.num_latents = 1
 
     @property
@@ -235,9 +234,9 @@ def independent(
         ValueError: if the numbers of kernels, means and latents disagree.
     """
     if isinstance(kernels, AbstractKernel):
-        if num_latents is None or num_latents < 1:
+        if type(num_latents) is not int or num_latents < 1:
             raise ValueError(
-                f"num_latents: got {num_latents}, wanted a positive integer beside a "
+                f"num_latents: got {num_latents!r}, wanted a positive integer beside a "
                 "single kernel."
             )
         kernels = (kernels,)
@@ -246,11 +245,27 @@ def independent(
             f"kernels: got a sequence of {len(kernels)} with num_latents="
             f"{num_latents}, wanted one kernel for each latent."
         )
+    kernels = kernels_of(kernels)
     num_latents = num_latents or len(kernels)
     means = mean_functions(mean, num_latents, kernels)
     return IndependentProcess(
-        kernels=tuple(kernels), mean_functions=means, num_latents=num_latents
+        kernels=kernels, mean_functions=means, num_latents=num_latents
     )
+
+
+def kernels_of(values: Sequence[Any]) -> tuple[AbstractKernel, ...]:
+    """Kernels as a tuple.
+
+    Raises:
+        ValueError: if one of them is no kernel.
+    """
+    for value in values:
+        if not isinstance(value, AbstractKernel):
+            raise ValueError(
+                f"kernel: got {type(value).__name__}, wanted a kernel, such as "
+                "kernels.Matern52()."
+            )
+    return tuple(values)
 
 
 def class_diagonal(K: Float[Array, "C n m"]) -> Float[Array, "n C m C"]:

@@ -12,8 +12,10 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from jgp._parameters import is_concrete
 from jgp.inference import Approximation, GaussianPosterior
 from jgp.inference._coupled_posterior import CoupledPosterior
 from jgp.inference._data import check_targets, is_coupled
@@ -55,6 +57,8 @@ class Criticism(eqx.Module):
 
         0 is calibrated and ½ the most that can be wrong (Kuleshov et al. 2018).
         """
+        if not isinstance(num_levels, int) or num_levels < 1:
+            raise ValueError(f"num_levels: got {num_levels!r}, wanted an integer >= 1.")
         levels = jnp.arange(1, num_levels + 1, dtype=self.pit.dtype) / (num_levels + 1)
         return jnp.mean(jnp.abs(self._covered(levels) - levels))
 
@@ -107,22 +111,39 @@ def leave_one_out(approximation: Approximation) -> Criticism:
     missing are predicted from all that are there, and have no scores.
 
     Raises:
-        ValueError: for an approximation by another method than `exact`.
+        ValueError: for an approximation by another method than `exact`, or a `Basis`
+            with a coefficient that a single target alone determines.
     """
     factor = getattr(getattr(approximation, "posterior", None), "factor", None)
     if not isinstance(factor, CholeskyFactor):
         got = getattr(approximation, "method", type(approximation).__name__)
         raise ValueError(f"approximation: got {got}, wanted one by exact.")
-    return _leave_one_out(approximation)
+    criticism, alone = _leave_one_out(approximation)
+    if is_concrete(alone) and np.any(alone):
+        raise ValueError(
+            f"approximation: got {np.sum(alone)} targets without which the others do "
+            "not determine the coefficients of the mean's Basis, wanted none."
+        )
+    return criticism
 
 
 @eqx.filter_jit
-def _leave_one_out(approximation: Approximation) -> Criticism:
+def _leave_one_out(
+    approximation: Approximation,
+) -> tuple[Criticism, Bool[Array, "C n"]]:
     posterior, y = cast(GaussianPosterior, approximation.posterior), approximation.y
     factor = cast(CholeskyFactor, posterior.factor)
     # The inverse is differentiated through the matrix that the factor multiplies to.
     P = factor.inverse(factor.lower @ factor.lower.mT)
     diagonal = jnp.diagonal(P, axis1=1, axis2=2)
+    alone = jnp.zeros(diagonal.shape, bool)
+    if factor.trend is not None:
+        # What the trend leaves of a target is then nothing but rounding errors.
+        taken = jnp.sum(factor.trend_half() ** 2, axis=1)
+        eps = jnp.finfo(diagonal.dtype).eps
+        alone = diagonal <= 100 * diagonal.shape[1] * eps * taken
+        if factor.observed is not None:
+            alone = alone & factor.observed
     if diagonal.size == y.size:
         # Latents first where they are independent, points first where coupled.
         single = diagonal.shape[0] == 1
@@ -138,7 +159,7 @@ def _leave_one_out(approximation: Approximation) -> Criticism:
         filled = _missing(approximation, factor)
         mean = jnp.where(seen, mean, filled.mean.reshape(y.shape))
         variance = jnp.where(seen, variance, filled.variance.reshape(y.shape))
-    return _criticism(Normal(mean, variance), y, seen)
+    return _criticism(Normal(mean, variance), y, seen), alone
 
 
 def _missing(approximation: Approximation, factor: CholeskyFactor) -> Normal:

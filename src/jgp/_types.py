@@ -12,8 +12,19 @@ def as_float(x: ArrayLike) -> Array:
     A floating array keeps its dtype; Python numbers, integers and booleans get
     JAX's default float. The dtype is always explicit: a weakly typed leaf would
     make every compiled function trace again after the first optimiser step.
+
+    Raises:
+        ValueError: for what is no array of real numbers.
     """
-    array = jnp.asarray(x)
+    try:
+        # NumPy would read "a" as the name of a dtype.
+        array = jnp.asarray(object() if isinstance(x, str) else x)
+    except TypeError as error:
+        raise ValueError(
+            f"got {x!r} ({type(x).__name__}), wanted a number or an array of numbers."
+        ) from error
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise ValueError("got complex numbers, wanted real ones.")
     floating = jnp.issubdtype(array.dtype, jnp.floating)
     return jnp.asarray(array, array.dtype if floating else jnp.result_type(float))
 

@@ -207,6 +207,14 @@ class Basis(eqx.Module):
     features: Callable[[Float[Array, " d"]], Float[Array, " p"]]
     mean: Callable[[Float[Array, " d"]], Float[Array, ""]] = Zero()
 
+    def __check_init__(self):
+        for name in ("features", "mean"):
+            if not callable(value := getattr(self, name)):
+                raise ValueError(
+                    f"{name}: got {type(value).__name__}, wanted a function of one "
+                    "point."
+                )
+
     def __call__(self, x: Float[Array, " d"]) -> Float[Array, ""]:
         """What is not integrated out."""
         return self.mean(x)

@@ -370,3 +370,11 @@ def test_noise_of_a_wrong_shape():
     for noise in (0.2, [0.2], [[0.2, 0.2]]):
         grown = jgp.condition(found, X[:1] + 1, Y[:1, :2], noise_variance=noise)
         np.testing.assert_array_equal(grown.model.likelihood.noise_variance[-1], 0.2)
+
+
+def test_masked_arrays_are_not_taken_for_plain_ones():
+    y = np.ma.array(Y[:, 0], mask=np.arange(12) == 3)
+    model = jgp.Model(jgp.GaussianProcess(KERNEL), likelihoods.Gaussian(0.1))
+    for options in ({}, {"mask": np.arange(12) != 3}):
+        with pytest.raises(ValueError, match="y: got a masked array, wanted a plain"):
+            jgp.exact(model, X, y, **options)

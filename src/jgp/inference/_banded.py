@@ -46,7 +46,9 @@ def exact_banded(
 ) -> Approximation:
     """What `exact` gives, for many inputs on a line and a kernel of short support.
 
-    Time is O(n b²) and memory O(n b), where b points lie within one support radius.
+    Time is O(n b²) and memory O(n b), where b points lie within one support radius. The
+    posterior has no `gradient` and no `path`, and neither `condition` nor
+    `leave_one_out` takes it.
 
     Args:
         model: A `GaussianProcess` whose kernel is zero from some distance on

@@ -22,6 +22,7 @@ def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
             infinity.
     """
     kind = type(x).__name__
+    check_unmasked(x, name)
     try:
         given = x if isinstance(x, Array) else np.asarray(x)
         if np.issubdtype(given.dtype, np.complexfloating):
@@ -46,6 +47,15 @@ def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
                 "wanted finite numbers."
             )
     return array
+
+
+def check_unmasked(value: Any, name: str) -> None:
+    """Raise a `ValueError` for NumPy's masked arrays, whose masks would be lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name}: got a masked array, wanted a plain one (for missing targets see "
+            "`mask` of exact)."
+        )
 
 
 def check_inputs(
@@ -161,6 +171,7 @@ def check_targets(model: Model, y: Any, name: str) -> Array:
         ValueError: naming the argument; for the values only where they are concrete.
     """
     num_latents = model.process.num_latents
+    check_unmasked(y, name)
     try:
         if is_concrete(y) and np.iscomplexobj(np.asarray(y)):
             raise ValueError("y: got complex numbers, wanted real ones.")

@@ -18,7 +18,13 @@ from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._coupled_posterior import CoupledPosterior
-from jgp.inference._data import is_coupled, positive_integer, prepare, tolerances
+from jgp.inference._data import (
+    check_unmasked,
+    is_coupled,
+    positive_integer,
+    prepare,
+    tolerances,
+)
 from jgp.inference._factor import factorise, log_marginal
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import DiagonalSites
@@ -87,6 +93,7 @@ def masked(y: Any, mask: ArrayLike | None) -> tuple[Any, Array | None]:
     """
     if mask is None:
         return y, None
+    check_unmasked(y, "y")
     observed = jnp.asarray(mask)
     if observed.dtype != bool or observed.shape != np.shape(y):
         raise ValueError(

@@ -103,7 +103,7 @@ class AbstractGaussianPosterior(AbstractPosterior):
         Raises:
             ValueError: if there are no such terms.
         """
-        if isinstance(which, int | np.integer):
+        if isinstance(which, int | np.integer) and not isinstance(which, bool):
             which = (int(which),)
         elif not isinstance(which, tuple | list):
             raise ValueError(f"which: got {which!r}, wanted a number or several.")

@@ -123,5 +123,9 @@ def check_number(num: Any) -> None:
 
 def check_level(level: Any) -> None:
     """Raise a `ValueError` unless a probability, where it can be read, is in (0, 1)."""
-    if is_concrete(level) and not np.all((0 < np.asarray(level)) & (level < 1)):
+    number = isinstance(level, int | float | np.number | np.ndarray | jax.Array)
+    right = number and np.ndim(level) == 0
+    if right and is_concrete(level):
+        right = 0 < float(level) < 1
+    if not right:
         raise ValueError(f"level: got {level}, wanted a probability in (0, 1).")
