@@ -19,7 +19,7 @@ LIKELIHOODS = {
 QUIET = {"progress": False}
 
 
-@pytest.mark.parametrize("method", ["NEP", "Laplace"])
+@pytest.mark.parametrize("method", slow_unless(["NEP"], ["NEP", "Laplace"]))
 @pytest.mark.parametrize("start", slow_unless([3.0], [1.0, 3.0]))
 def test_optimum_on_iris_is_gpstuffs(method, start):
     data, (infer, likelihood) = iris("sklearn"), LIKELIHOODS[method]

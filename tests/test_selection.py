@@ -34,7 +34,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_unless(["two", "trend"], MODELS))
+@pytest.mark.parametrize("name", slow_unless(["trend"], MODELS))
 def test_leaving_one_out_is_fitting_to_the_rest(name):
     model = jgp.Model(*MODELS[name])
     y = Y if model.process.num_latents == 2 else Y[:, 0]

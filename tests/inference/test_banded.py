@@ -73,6 +73,7 @@ def test_equal_to_exact(name):
     np.testing.assert_array_equal(got.y, Y)
 
 
+@pytest.mark.slow
 def test_missing_targets_are_left_out():
     y, mask = np.where(np.arange(400) % 3 == 0, np.nan, Y), np.arange(400) % 3 != 0
     # A gap wider than the support, with whole blocks of missing targets.

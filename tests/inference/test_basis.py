@@ -174,7 +174,7 @@ def test_features_that_are_not_told_apart_are_told_always():
         lambda x: jnp.stack([1.0 + 0 * x[0], x[0], 2.3 * x[0] + 0.7])
     )
     found = []
-    for _ in range(12):
+    for _ in range(6):
         x, y = rng.uniform(0, 3, size=12), rng.normal(size=12)
         process = jgp.GaussianProcess(kernels.Matern52(0.7), collinear)
         model = jgp.Model(process, likelihoods.Gaussian(0.1))

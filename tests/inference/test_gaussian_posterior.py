@@ -243,7 +243,9 @@ def agree(posterior, num, error=0.0, **options):
 
 
 @pytest.mark.parametrize(
-    "found", [ONE, FLAT, COUPLED], ids=["plain", "trend", "coupled"]
+    "found",
+    [pytest.param(ONE, marks=pytest.mark.slow), FLAT, COUPLED],
+    ids=["plain", "trend", "coupled"],
 )
 def test_paths_at_given_inputs_have_the_posterior_moments(found):
     agree(found.posterior, 4000, inputs=NEW)
@@ -258,7 +260,11 @@ def test_paths_by_features_have_the_posterior_moments(found):
     agree(found.posterior, 1500, num_features=100)
 
 
-@pytest.mark.parametrize("found", [FLAT, COUPLED], ids=["trend", "coupled"])
+@pytest.mark.parametrize(
+    "found",
+    [FLAT, pytest.param(COUPLED, marks=pytest.mark.slow)],
+    ids=["trend", "coupled"],
+)
 def test_paths_of_components_have_their_moments(found):
     agree(found.posterior.component(1), 4000, inputs=NEW)
 
@@ -293,9 +299,6 @@ def test_paths_of_sites():
         kernels.SquaredExponential([0.7, 1.2]),
         kernels.Periodic([0.8, 1.5], 2.0),
         kernels.Cosine([1.7, 3.0]),
-        (2.0 * kernels.SquaredExponential(1.0)) * (0.5 * kernels.Periodic(1.0, 2.0)),
-        kernels.TensorProduct((kernels.Matern52(0.7), kernels.Periodic()), (1, 1)),
-        kernels.DirectSum((kernels.Matern52(0.7), kernels.Constant(0.5)), (1, 1)),
         0.5 * kernels.Linear([0.5, 2.0]) + 2.0,
         kernels.Linear([[1.0, 0.3], [0.3, 0.5]]),
         *slow_unless(
@@ -303,6 +306,13 @@ def test_paths_of_sites():
             [
                 kernels.Matern32(np.linalg.cholesky([[0.7, 0.2], [0.2, 0.9]])),
                 kernels.Matern(1.2, 0.8),
+                (2.0 * kernels.SquaredExponential(1.0)) * (0.5 * kernels.Periodic()),
+                kernels.TensorProduct(
+                    (kernels.Matern52(0.7), kernels.Periodic()), (1, 1)
+                ),
+                kernels.DirectSum(
+                    (kernels.Matern52(0.7), kernels.Constant(0.5)), (1, 1)
+                ),
                 kernels.RationalQuadratic(0.8, 0.7),
                 kernels.SquaredExponential(1.0) * kernels.Matern52(1.5),
                 kernels.on(kernels.Matern12(0.8), 1)

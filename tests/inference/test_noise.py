@@ -372,6 +372,13 @@ def test_noise_of_a_wrong_shape():
         np.testing.assert_array_equal(grown.model.likelihood.noise_variance[-1], 0.2)
 
 
+def test_new_inputs_beyond_the_dtype():
+    model = jgp.Model(jgp.GaussianProcess(KERNEL), likelihoods.Gaussian(0.1))
+    found = jgp.exact(model, X.astype(np.float32), Y[:, 0])
+    with pytest.raises(ValueError, match="x_new: got values beyond the range of float"):
+        found.predict(np.full((1, X.shape[1]), 1e300))
+
+
 def test_masked_arrays_are_not_taken_for_plain_ones():
     y = np.ma.array(Y[:, 0], mask=np.arange(12) == 3)
     model = jgp.Model(jgp.GaussianProcess(KERNEL), likelihoods.Gaussian(0.1))

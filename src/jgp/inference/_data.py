@@ -69,7 +69,13 @@ def check_inputs(
             "of the training inputs."
         )
     process.check_inputs(new, "x_new")
-    return new.astype(x.dtype)
+    given = new.astype(x.dtype)
+    if is_concrete(given) and not np.isfinite(np.asarray(given)).all():
+        raise ValueError(
+            f"x_new: got values beyond the range of {x.dtype}, the dtype of the "
+            "training inputs."
+        )
+    return given
 
 
 def _empty_as_matrix(x: ArrayLike, dimension: int) -> ArrayLike:
