@@ -217,3 +217,11 @@ def test_levels_that_are_none():
     for level in ("a", None, [0.5, 0.9], 0.0, 1.0, np.nan):
         with pytest.raises(ValueError, match="level: got"):
             predicted.interval(level)
+
+
+def test_labels_that_are_none_are_not_looked_up():
+    predicted = likelihoods.Categorical(jnp.full((3, 2), 0.5))
+    for y in ([0], [[0], [1], [0]], [0.0, 1.0, 0.0], [0, 1, 2], [0, -1, 0]):
+        with pytest.raises(ValueError, match="y: got"):
+            predicted.log_prob(y)
+    np.testing.assert_allclose(predicted.log_prob([0, 1, 1]), np.log(0.5))

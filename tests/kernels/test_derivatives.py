@@ -156,3 +156,19 @@ def test_the_blocks_of_values_and_derivatives():
     for axis in (0, 1):
         one = kernels.Derivative(base, axis)(*at)
         np.testing.assert_allclose(one, second[axis, axis], rtol=1e-12)
+
+
+def test_draws_have_derivatives_where_difference_quotients_settle():
+    """Variances of (f(x + h) − f(x))/h grow as h falls where there is no derivative."""
+    for name, (kernel, dimension, domain) in cases.KERNELS.items():
+        x = jnp.asarray(cases.points(dimension, 3, seed=4, domain=domain))[0]
+        # The first coordinate, or a box as it is moved.
+        step = jnp.ones(dimension) if domain == "boxes" else jnp.eye(dimension)[0]
+
+        def quotient(h, kernel=kernel, x=x, step=step):
+            z = x + h * step
+            return float(kernel(x, x) + kernel(z, z) - 2 * kernel(x, z)) / h**2
+
+        # By 10 to the power of 2 − γ, of 1.2 for the roughest but one here.
+        settles = quotient(1e-3) <= 2 * quotient(1e-2)
+        assert settles == (kernel.num_derivatives >= 1), name

@@ -2,16 +2,14 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._process import AbstractProcess
 from jgp.inference._factor import CholeskyFactor
-from jgp.inference._gradient import Gradient, gradient_of
-from jgp.inference._paths import Path, path_of
-from jgp.inference._posterior import AbstractGaussianPosterior
+from jgp.inference._function_posterior import AbstractFunctionPosterior
 
 
-class CoupledPosterior(AbstractGaussianPosterior):
+class CoupledPosterior(AbstractFunctionPosterior):
     """Latents conditioned together, where the prior or the noise couples them.
 
     Args:
@@ -31,6 +29,11 @@ class CoupledPosterior(AbstractGaussianPosterior):
     rest: AbstractProcess | None = None
 
     @property
+    def left_out(self) -> AbstractProcess | None:
+        """Of a component, the terms of the prior that are not its own."""
+        return self.rest
+
+    @property
     def held(self) -> int:
         """The numbers that a new point holds in memory while it is predicted."""
         return self.weights.size * self.process.num_latents
@@ -48,18 +51,8 @@ class CoupledPosterior(AbstractGaussianPosterior):
         prior = self.process.joint_covariance(x_new)
         return mean, prior - (white.T @ white).reshape(prior.shape)
 
-    def gradient(self, x_new: ArrayLike) -> Gradient:
-        """The derivatives of the latent functions; see `GaussianPosterior.gradient`.
-
-        Args:
-            x_new: (m, d), or (m,) for d = 1.
-
-        Raises:
-            ValueError: for a kernel whose draws have no derivatives.
-        """
-        return gradient_of(self, CoupledPosterior._slopes_at, x_new)
-
-    def _slopes_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+    def slopes_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        """Mean (C, d) and covariance (C, d, d) of the derivatives at a point."""
         process, num_latents = self.process, self.process.num_latents
 
         def cross(point):
@@ -77,36 +70,10 @@ class CoupledPosterior(AbstractGaussianPosterior):
         white = self.factor.whiten(J.reshape(1, J.shape[0], -1))[0].reshape(J.shape)
         return mean, own - jnp.einsum("kci,kcj->cij", white, white)
 
-    def path(
-        self,
-        *,
-        key: PRNGKeyArray,
-        num_features: int = 2000,
-        inputs: ArrayLike | None = None,
-    ) -> Path:
-        """A draw as functions that can be evaluated; see `GaussianPosterior.path`.
-
-        Args:
-            key: A PRNG key.
-            num_features: Random features for each stationary part.
-            inputs: (m, d) inputs at which the draw is exact, in place of features.
-
-        Raises:
-            ValueError: for a kernel without features where no `inputs` are given.
-        """
-        return path_of(
-            self.process,
-            self.x,
-            self._corrected,
-            rest=self.rest,
-            key=key,
-            num_features=num_features,
-            inputs=inputs,
-        )
-
-    def _corrected(
+    def corrected(
         self, drawn: Float[Array, "n C"], key: PRNGKeyArray
     ) -> tuple[Array, None]:
+        """Weights for a draw of the prior at X."""
         normals = jax.random.normal(key, drawn.shape, drawn.dtype)
         observed = drawn + jnp.einsum("ncd,nd->nc", self.noise_root, normals)
         change = self.factor.times(observed.reshape(-1, 1)).reshape(drawn.shape)

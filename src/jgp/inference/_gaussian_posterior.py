@@ -6,18 +6,16 @@ from typing import cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._linalg import apply_blocks
 from jgp._process import AbstractProcess, class_diagonal
 from jgp.inference._factor import AbstractFactor, CholeskyFactor, Trend
-from jgp.inference._gradient import Gradient, gradient_of
-from jgp.inference._paths import Path, path_of
-from jgp.inference._posterior import AbstractGaussianPosterior
+from jgp.inference._function_posterior import AbstractFunctionPosterior
 from jgp.inference._sites import AbstractSites
 
 
-class GaussianPosterior(AbstractGaussianPosterior):
+class GaussianPosterior(AbstractFunctionPosterior):
     """A Gaussian process of independent latents, conditioned on sites or data.
 
     Its mean is m₀(x*) + k*ᵀb and its covariance k** − k*ᵀMk*, and with a trend what
@@ -40,6 +38,11 @@ class GaussianPosterior(AbstractGaussianPosterior):
     coefficients: Float[Array, "p C"] | None = None
     sites: AbstractSites | None = None
     rest: AbstractProcess | None = None
+
+    @property
+    def left_out(self) -> AbstractProcess | None:
+        """Of a component, the terms of the prior that are not its own."""
+        return self.rest
 
     def moments_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
         """Mean (C,) and covariance (C, C) of the latents at a point."""
@@ -84,22 +87,8 @@ class GaussianPosterior(AbstractGaussianPosterior):
     ) -> Float[Array, "C p m"]:
         return cast(CholeskyFactor, self.factor).trend_root(k, h)
 
-    def gradient(self, x_new: ArrayLike) -> Gradient:
-        """The derivatives of the latent functions at each input.
-
-        Differentiation is linear: the mean of the derivative is the derivative of the
-        mean, and its covariance is ∂²k/∂x∂z − JᵀMJ, J = ∂k(X, x)/∂x (Rasmussen &
-        Williams 2006, §9.4).
-
-        Args:
-            x_new: (m, d), or (m,) for d = 1.
-
-        Raises:
-            ValueError: for a kernel whose draws have no derivatives.
-        """
-        return gradient_of(self, GaussianPosterior._slopes_at, x_new)
-
-    def _slopes_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+    def slopes_at(self, point: Float[Array, " d"]) -> tuple[Array, Array]:
+        """Mean (C, d) and covariance (C, d, d) of the derivatives at a point."""
         process, num_latents = self.process, self.process.num_latents
 
         def cross(point):
@@ -141,42 +130,10 @@ class GaussianPosterior(AbstractGaussianPosterior):
         silent = _Silent(self.coefficients.shape[0])
         return eqx.tree_at(lambda p: p.factor.trend.features, found, silent)
 
-    def path(
-        self,
-        *,
-        key: PRNGKeyArray,
-        num_features: int = 2000,
-        inputs: ArrayLike | None = None,
-    ) -> Path:
-        """A draw of the latent functions that can be evaluated anywhere, and again.
-
-        Wilson et al. 2020: a draw of the prior, corrected by the data. The prior is
-        drawn by random features (kernels with a known spectral density, sums and
-        scalings of them, linear and constant ones), or exactly at given inputs and
-        between them by the prior's conditional mean (any kernel).
-
-        Args:
-            key: A PRNG key.
-            num_features: Random features for each stationary part; the error of
-                covariances is of order num_features^{-½}.
-            inputs: (m, d) inputs at which the draw is exact, in place of features.
-
-        Raises:
-            ValueError: for a kernel without features where no `inputs` are given.
-        """
-        return path_of(
-            self.process,
-            self.x,
-            self._corrected,
-            rest=self.rest,
-            key=key,
-            num_features=num_features,
-            inputs=inputs,
-        )
-
-    def _corrected(
+    def corrected(
         self, drawn: Float[Array, "n C"], key: PRNGKeyArray
     ) -> tuple[Array, Array | None]:
+        """Weights and coefficients for a draw of the prior at X."""
         normals = jax.random.normal(key, self.weights.shape, drawn.dtype)
         if self.sites is not None:
             rooted = self.sites.root_times(normals)

@@ -24,7 +24,21 @@ class Categorical(eqx.Module):
     probs: Float[Array, "n C"]
 
     def log_prob(self, y: Int[Array, " n"]) -> Float[Array, " n"]:
-        """The log probability of a label at each input."""
+        """The log probability of a label at each input.
+
+        Raises:
+            ValueError: for another number of labels, or labels outside 0 to C − 1.
+        """
+        y = jnp.asarray(y)
+        n, num_classes = self.probs.shape
+        if y.shape != (n,) or not jnp.issubdtype(y.dtype, jnp.integer):
+            raise ValueError(
+                f"y: got shape {y.shape} of {y.dtype}, wanted ({n},) integers."
+            )
+        if is_concrete(y) and np.any((np.asarray(y) < 0) | (y >= num_classes)):
+            raise ValueError(
+                f"y: got labels {np.unique(y)}, wanted 0 to {num_classes - 1}."
+            )
         return jnp.log(jnp.take_along_axis(self.probs, y[:, None], axis=1)[:, 0])
 
     @property
