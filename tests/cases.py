@@ -175,6 +175,9 @@ MEANS = {
 
 # The dimension of a likelihood's case is its number of latents.
 LIKELIHOODS = {
+    "BernoulliLogit": Case(likelihoods.BernoulliLogit(), 1, "binary"),
+    "BernoulliProbit": Case(likelihoods.BernoulliProbit(), 1, "binary"),
+    "Beta": Case(likelihoods.Beta(5.0), 1, "unit"),
     "CorrelatedGaussian": Case(
         likelihoods.CorrelatedGaussian([[0.5, 0.2], [0.2, 0.3]]), 2
     ),
@@ -183,8 +186,27 @@ LIKELIHOODS = {
     "Gaussian a variance an output": Case(likelihoods.Gaussian([0.3, 0.1]), 2),
     "Gaussian of two outputs": Case(likelihoods.Gaussian(0.3), 2),
     "HeteroscedasticGaussian": Case(likelihoods.HeteroscedasticGaussian(CUBIC), 1),
+    "LaplaceNoise": Case(likelihoods.LaplaceNoise(0.3), 1),
     "MultinomialProbit": Case(likelihoods.MultinomialProbit(3), 3),
+    "NegativeBinomial": Case(likelihoods.NegativeBinomial(0.4), 1, "count"),
+    "OrdinalProbit": Case(
+        likelihoods.OrdinalProbit([-1.0, 0.4, 2.0], 0.7), 1, "ordinal"
+    ),
+    "Poisson": Case(likelihoods.Poisson(), 1, "count"),
     "Softmax": Case(likelihoods.Softmax(3), 3),
+    "StudentT": Case(likelihoods.StudentT(4.0, 0.3), 1),
+    "Weighted": Case(
+        likelihoods.Weighted(likelihoods.Poisson(), np.linspace(0, 1.5, 7)), 1, "count"
+    ),
+}
+
+# Observations that a likelihood of one latent may meet, by the domain of its case.
+OBSERVATIONS = {
+    "binary": np.array([0, 1, 1]),
+    "count": np.array([0.0, 3.0, 20.0]),
+    "ordinal": np.array([0, 1, 3]),
+    "real": np.array([-1.5, 0.2, 3.0]),
+    "unit": np.array([0.02, 0.4, 0.97]),
 }
 
 

@@ -37,7 +37,7 @@ LAYERS = {
     3: {"kernels", "likelihoods", "means"},
     4: {"_mean_functions", "_process", "_coregionalised", "_model"},
     5: {"inference", "quadrature"},
-    6: {"_fit", "_information", "_selection"},
+    6: {"_bayes_factor", "_fit", "_information", "_selection"},
     7: {"plots", "sklearn", "io", "testing", "conjugate"},
     8: {"__init__"},
 }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jgp._constraints import Lengths, NonNegative, Positive, Real
+from jgp._constraints import Increasing, Lengths, NonNegative, Positive, Real
 from jgp._parameters import (
     cast,
     check_parameters,
@@ -63,6 +63,22 @@ def test_constraints_round_trip(constraint, value):
 def test_domains(constraint, inside, outside):
     assert np.all(constraint.contains(np.array(inside)))
     assert not np.any(constraint.contains(np.array(outside)))
+
+
+@pytest.mark.float32
+def test_increasing_vectors():
+    constraint, value = Increasing(), np.array([-3.0, -2.5, 0.0, 40.0])
+    raw = constraint.to_real(jnp.asarray(value))
+    np.testing.assert_allclose(raw, [-3.0, *np.log(np.diff(value))], rtol=4 * EPS)
+    np.testing.assert_allclose(constraint.from_real(raw), value, atol=50 * EPS)
+    single = jnp.asarray([2.0])
+    np.testing.assert_array_equal(constraint.from_real(constraint.to_real(single)), 2)
+    rising = constraint.from_real(jnp.asarray([5.0, -3.0, 2.0]))
+    assert np.all(constraint.contains(np.asarray(rising)))
+    inside = constraint.contains(np.array([1.0, 1.0, 2.0, np.inf, np.nan, 3.0]))
+    np.testing.assert_array_equal(inside, [True, False, True, False, False, False])
+    both = constraint.contains(np.array([[1.0, 2.0], [2.0, 1.0]]))
+    np.testing.assert_array_equal(both, [[True, True], [True, False]])
 
 
 def test_zero_variance_can_be_held():

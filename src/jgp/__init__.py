@@ -5,6 +5,8 @@ from jgp import kernels as kernels
 from jgp import likelihoods as likelihoods
 from jgp import means as means
 from jgp import sampling as sampling
+from jgp._bayes_factor import BayesFactor as BayesFactor
+from jgp._bayes_factor import log_bayes_factor as log_bayes_factor
 from jgp._coregionalised import CoregionalisedProcess as CoregionalisedProcess
 from jgp._coregionalised import coregionalised as coregionalised
 from jgp._fit import Fit as Fit
@@ -27,10 +29,12 @@ from jgp._selection import Criticism as Criticism
 from jgp._selection import criticise as criticise
 from jgp._selection import leave_one_out as leave_one_out
 from jgp.inference import Approximation as Approximation
+from jgp.inference import Evidence as Evidence
 from jgp.inference import condition as condition
 from jgp.inference import evidence as evidence
 from jgp.inference import exact as exact
 from jgp.inference import exact_banded as exact_banded
+from jgp.inference import expectation_propagation as expectation_propagation
 from jgp.inference import laplace as laplace
 from jgp.inference import nested_ep as nested_ep
 from jgp.inference import sample_posterior as sample_posterior

@@ -133,6 +133,31 @@ class Interval(AbstractConstraint):
         return (value > self.low) & (value <= self.high)
 
 
+class Increasing(AbstractConstraint):
+    """Vectors of increasing numbers, by the first and the logarithms of the gaps."""
+
+    @property
+    def description(self) -> str:
+        """The set in words."""
+        return "finite numbers, each greater than the one before"
+
+    def to_real(self, value: Array) -> Array:
+        """The first number, then the logarithm of each difference."""
+        gaps = jnp.log(jnp.diff(value, axis=-1))
+        return jnp.concatenate([value[..., :1], gaps], axis=-1)
+
+    def from_real(self, raw: Array) -> Array:
+        """Sums of the first number and the gaps after it."""
+        gaps = jnp.exp(raw[..., 1:])
+        return jnp.cumsum(jnp.concatenate([raw[..., :1], gaps], axis=-1), axis=-1)
+
+    def contains(self, value: Any) -> Any:
+        """Whether each entry is finite and greater than the one before."""
+        first = np.ones_like(value[..., :1], dtype=bool)
+        rising = np.concatenate([first, value[..., 1:] > value[..., :-1]], axis=-1)
+        return np.isfinite(value) & rising
+
+
 class Lengths(AbstractConstraint):
     """Positive scalars and vectors; lower triangular matrices of positive diagonal."""
 
@@ -213,5 +238,6 @@ def _exp_diagonal(raw: Array) -> Array:
 REAL = {"constraint": Real()}
 POSITIVE = {"constraint": Positive()}
 NON_NEGATIVE = {"constraint": NonNegative()}
+INCREASING = {"constraint": Increasing()}
 LENGTHS = {"constraint": Lengths()}
 COVARIANCES = {"constraint": Covariances()}

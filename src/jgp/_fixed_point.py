@@ -16,8 +16,15 @@ from jaxtyping import Array, Float, Int, PyTree
 from jgp import _lapack
 from jgp._results import RESULTS
 
-# A residual this many times the best one so far means the iteration left the basin.
-GROWTH = 10.0
+# A residual this many times the best one so far: the differences kept come from where
+# F bends, and all but the latest would send the next step astray.
+RISING = 2.0
+# A residual this many times the best one so far means the iteration left the basin. It
+# is large because a good iteration may have to cross a hump: with empty sites to start
+# from, the first change is small beside those that follow.
+GROWTH = 1e3
+# An iteration that fails with this many times its first residual went the wrong way.
+DIVERGED = 10.0
 # Steps without a new best residual after which the iteration is damped, and after
 # which it is given up.
 STALL = 15
@@ -102,8 +109,9 @@ def iterate(
     With residuals r_t = F(z_t) − z_t and the last differences ΔZ, ΔR, the next
     iterate is z + η r − (ΔZ + η ΔR) γ, γ = argmin ‖r − ΔR γ‖ (Walker & Ni 2011). The
     plain step z + η r is taken instead where the accelerated one is not `feasible`.
-    When the residual grows tenfold or stalls (a two-cycle), the iteration restarts at
-    its best point with half the damping η.
+    While the residual is above twice the best one, only the latest difference is used.
+    When it grows a thousandfold or stalls (a two-cycle), the iteration restarts at its
+    best point with half the damping η.
 
     Args:
         update: (z, θ) to (F(z, θ), auxiliary), the auxiliary belonging to z.
@@ -155,7 +163,9 @@ def iterate(
         eta = jnp.where(lost, s.damping / 2, s.damping)
         z = jnp.where(lost, s.best_z, s.z)
         r = jnp.where(lost, s.best_image, s.image) - z
-        history = jnp.where(lost, 0, s.history)
+        rising = s.residual > RISING * s.best
+        history = jnp.where(rising, jnp.minimum(s.history, 1), s.history)
+        history = jnp.where(lost, 0, history)
         following = z + eta * r
         if window:
             used = jnp.arange(window, dtype=jnp.int32) < history
@@ -204,7 +214,7 @@ def _status(last: _State, max_steps: Array, damping: Array) -> RESULTS:
         last.step < max_steps, RESULTS.stagnated, RESULTS.max_steps_reached
     )
     result = RESULTS.where(last.damping < damping, RESULTS.oscillating, result)
-    diverged = last.residual > GROWTH * last.first
+    diverged = last.residual > DIVERGED * last.first
     result = RESULTS.where(diverged, RESULTS.diverged, result)
     result = RESULTS.where(jnp.isinf(last.residual), RESULTS.non_finite, result)
     return RESULTS.where(last.residual <= 1, RESULTS.successful, result)

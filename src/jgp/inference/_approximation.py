@@ -15,7 +15,7 @@ from jgp._results import RESULTS, InferenceError, InferenceWarning
 from jgp.inference._data import check_inputs, check_targets, is_coupled
 from jgp.inference._posterior import AbstractPosterior, Joint
 from jgp.inference._sites import AbstractSites
-from jgp.likelihoods import AbstractGaussian, Categorical, Normal
+from jgp.likelihoods import AbstractGaussian, Categorical, Normal, Predictive
 
 
 class Approximation(eqx.Module):
@@ -58,7 +58,7 @@ class Approximation(eqx.Module):
         key: PRNGKeyArray | None = None,
         method: str | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal:
+    ) -> Categorical | Normal | Predictive:
         """The distribution of observations at new inputs.
 
         Deterministic unless a key is given. Class probabilities integrate the full
@@ -144,9 +144,11 @@ class Approximation(eqx.Module):
                 f"y_new: got shape {y_new.shape} beside {num_new} inputs, wanted as "
                 "many targets as inputs."
             )
-        if not isinstance(predicted, Normal):
+        if isinstance(predicted, Categorical):
             return predicted.log_prob(y_new)
         y_new = y_new.astype(self.x.dtype)
+        if isinstance(predicted, Predictive):
+            return predicted.log_prob(y_new)
         if not is_coupled(self.model):
             return predicted.log_prob(y_new)
         points = check_inputs(x_new, self.x, self.model.process)
@@ -156,9 +158,11 @@ class Approximation(eqx.Module):
         return likelihood.log_predictive(mean, covariance, y_new)
 
 
-def _length(predicted: Categorical | Normal) -> int:
+def _length(predicted: Categorical | Normal | Predictive) -> int:
     if isinstance(predicted, Categorical):
         return predicted.probs.shape[0]
+    if isinstance(predicted, Predictive):
+        return predicted.latent_mean.shape[0]
     return predicted.mean.shape[0]
 
 

@@ -11,7 +11,7 @@ from jgp._model import Model
 from jgp._parameters import cast, check_parameters, is_concrete
 from jgp._process import AbstractProcess
 from jgp._types import as_float
-from jgp.likelihoods import AbstractGaussian, MultinomialProbit, Softmax
+from jgp.likelihoods import AbstractGaussian
 
 
 def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
@@ -123,7 +123,7 @@ def prepare(
             f"x: got no data (shape {inputs.shape}), wanted at least one point for "
             f"{type(model.likelihood).__name__}."
         )
-    if isinstance(model.likelihood, AbstractGaussian):
+    if not model.likelihood.classes:
         targets = targets.astype(inputs.dtype)
     return cast(model, inputs.dtype), inputs, targets
 
@@ -191,8 +191,7 @@ def check_targets(model: Model, y: Any, name: str) -> Array:
         raise ValueError(message.replace("y:", f"{name}:", 1)) from None
     targets = jnp.asarray(y)
     # Traced labels get the dtype that concrete ones are given.
-    classes = isinstance(model.likelihood, Softmax | MultinomialProbit)
-    return targets.astype(jnp.int32) if classes else targets
+    return targets.astype(jnp.int32) if model.likelihood.classes else targets
 
 
 def tolerances(rtol, atol, dtype) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,10 @@ from jgp.inference._posterior import AbstractPosterior, Joint, Marginals
 from jgp.likelihoods import (
     AbstractGaussian,
     AbstractLikelihood,
+    AbstractOneLatent,
     Categorical,
     Normal,
+    Predictive,
 )
 from jgp.likelihoods._base import check_method
 
@@ -81,12 +83,13 @@ class DrawsPosterior(AbstractPosterior):
         key: PRNGKeyArray | None = None,
         method: str | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal:
+    ) -> Categorical | Normal | Predictive:
         """The distribution of observations, averaged over the draws.
 
-        Real observations get the mixture's mean and variance. For classes each draw
-        is paired with one point of a fixed lattice for the latents given it, or with
-        a random one where a key is given.
+        Observations with Gaussian noise get the mixture's mean and variance, other
+        numbers the mixture itself. For classes each draw is paired with one point of a
+        fixed lattice for the latents given it, or with a random one where a key is
+        given.
         """
         points = check_inputs(x_new, self.x, self.process)
         likelihood = likelihood.at(points, noise_variance)
@@ -95,6 +98,8 @@ class DrawsPosterior(AbstractPosterior):
             _, _, covariance = moments = self.marginals(points)
             mean = moments.mean.reshape(covariance.shape[:2])
             return likelihood.predict(mean, covariance)
+        if isinstance(likelihood, AbstractOneLatent) and not likelihood.classes:
+            return Predictive(likelihood, *_components(self, points))
         return Categorical(_class_probabilities(self, likelihood, points, key))
 
 
@@ -148,6 +153,18 @@ def _sample(posterior: DrawsPosterior, x_new: Array, key: PRNGKeyArray, num: int
     lower = jax.vmap(semidefinite_root)(within)
     normals = jax.random.normal(normal_key, (num, *means.shape[1:]), means.dtype)
     return means[chosen] + jnp.einsum("cml,slc->smc", lower, normals)
+
+
+@eqx.filter_jit
+def _components(posterior: DrawsPosterior, x_new: Float[Array, "m d"]):
+    """Mean and variance (m, S) of the one latent given each of S draws."""
+
+    def one(point):
+        A, means = _conditional(posterior, point[None])
+        variance = _conditional_variance(posterior, A, point[None])
+        return means[:, 0, 0], jnp.broadcast_to(variance[0], means.shape[:1])
+
+    return lax.map(one, x_new, batch_size=CHUNK_SIZE)
 
 
 @eqx.filter_jit

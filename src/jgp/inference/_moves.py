@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jgp._linalg import apply_blocks
+from jgp.inference._site_draws import tempered, whitened_deviation
 from jgp.inference._sites import (
     AbstractSites,
     SiteFactor,
     site_posterior,
-    tempered,
-    whitened_deviation,
 )
 from jgp.sampling import elliptical_slice, metropolis
 

@@ -14,6 +14,7 @@ sites, P = Σ_c E_c (Rasmussen & Williams 2006, Alg. 3.3; Riihimäki et al. 2013
     log|I + KT| = Σ_c log|A_c| + log|P| − Σᵢ log sᵢ
 
 and without the terms in P for diagonal ones. T is singular; it is never inverted.
+Sites of any sign and full blocks take the joint algebra of `_joint_sites`.
 """
 
 import abc
@@ -24,6 +25,13 @@ from jaxtyping import Array, Float
 
 from jgp._linalg import apply_blocks, diagonal_matrices, inverse, inverse_root
 from jgp.inference._factor import AbstractFactor
+from jgp.inference._joint_sites import (
+    JointFactor,
+    block_root,
+    joint_mean,
+    joint_moments,
+    prior_root,
+)
 
 # A smaller a is a site that says nothing; the square root of the floor is far from
 # underflow in float32. Entries of E K are bounded whatever the ratios of a.
@@ -33,8 +41,12 @@ FLOOR = 1e-30
 class AbstractSites(eqx.Module):
     """Natural parameters of Gaussian sites, one a data point."""
 
-    precision: eqx.AbstractVar[Float[Array, "n C"]]
+    precision: eqx.AbstractVar[Float[Array, "n C *C"]]
     linear: eqx.AbstractVar[Float[Array, "n C"]]
+
+    @abc.abstractmethod
+    def blocks(self) -> Float[Array, "n C C"]:
+        """Tᵢ at every point."""
 
     @abc.abstractmethod
     def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
@@ -56,6 +68,10 @@ class DiagonalSites(AbstractSites):
     precision: Float[Array, "n C"]
     linear: Float[Array, "n C"]
 
+    def blocks(self) -> Float[Array, "n C C"]:
+        """diag(aᵢ) at every point."""
+        return diagonal_matrices(self.precision)
+
     def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
         """Tᵢfᵢ at every point."""
         return self.precision * f
@@ -76,6 +92,12 @@ class RankOneSites(AbstractSites):
     precision: Float[Array, "n C"]
     linear: Float[Array, "n C"]
 
+    def blocks(self) -> Float[Array, "n C C"]:
+        """diag(aᵢ) − aᵢaᵢᵀ/1ᵀaᵢ at every point."""
+        a = self.precision
+        share = a / jnp.sum(a, axis=-1, keepdims=True)
+        return diagonal_matrices(a) - a[:, :, None] * share[:, None, :]
+
     def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
         """Tᵢfᵢ at every point."""
         share = self.precision / jnp.sum(self.precision, axis=-1, keepdims=True)
@@ -88,6 +110,54 @@ class RankOneSites(AbstractSites):
         return jnp.sqrt(self.precision) * (
             f - v * jnp.sum(v * f, axis=-1, keepdims=True)
         )
+
+
+class SignedSites(AbstractSites):
+    """Sites Tᵢ = diag(aᵢ), νᵢ whose precisions may be negative.
+
+    Args:
+        precision: a.
+        linear: ν.
+    """
+
+    precision: Float[Array, "n C"]
+    linear: Float[Array, "n C"]
+
+    def blocks(self) -> Float[Array, "n C C"]:
+        """diag(aᵢ) at every point."""
+        return diagonal_matrices(self.precision)
+
+    def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Tᵢfᵢ at every point."""
+        return self.precision * f
+
+    def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Bᵢfᵢ with Bᵢ = diag(√aᵢ); NaN where a precision is negative."""
+        return jnp.sqrt(self.precision) * f
+
+
+class DenseSites(AbstractSites):
+    """Sites of any symmetric Tᵢ, νᵢ.
+
+    Args:
+        precision: T.
+        linear: ν.
+    """
+
+    precision: Float[Array, "n C C"]
+    linear: Float[Array, "n C"]
+
+    def blocks(self) -> Float[Array, "n C C"]:
+        """Tᵢ at every point."""
+        return self.precision
+
+    def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Tᵢfᵢ at every point."""
+        return jnp.einsum("ncd,...nd->...nc", self.precision, f)
+
+    def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
+        """Bᵢfᵢ, Bᵢ the symmetric root; of the positive part, if Tᵢ has another."""
+        return jnp.einsum("ncd,...nd->...nc", block_root(self.precision), f)
 
 
 class SiteFactor(AbstractFactor):
@@ -150,7 +220,7 @@ class SitePosterior(eqx.Module):
         log_determinant: log|I + KT|.
     """
 
-    factor: SiteFactor
+    factor: "SiteFactor | JointFactor"
     weights: Float[Array, "n C"]
     mean: Float[Array, "n C"]
     covariance: Float[Array, "n C C"]
@@ -158,18 +228,26 @@ class SitePosterior(eqx.Module):
 
 
 def site_posterior(
-    K: Float[Array, "C n n"], prior_mean: Float[Array, "n C"], sites: AbstractSites
+    K: Float[Array, "C n n"],
+    prior_mean: Float[Array, "n C"],
+    sites: AbstractSites,
+    root: Float[Array, "C n n"] | None = None,
 ) -> SitePosterior:
-    """Condition N(m₀, blockdiag(K)) on sites, in O(Cn³).
+    """Condition N(m₀, blockdiag(K)) on sites.
 
-    Marginal covariances need only diagonals: with E_cK_c = I − D½A⁻¹D⁻½ (no product
+    In O(Cn³) for diagonal and rank-one sites, in O((nC)³) for others. Marginal
+    covariances need only diagonals: with E_cK_c = I − D½A⁻¹D⁻½ (no product
     of matrices) and G_c = U E_c K_c, (Σᵢ)_cd is δ_cd [K_c − K_cE_cK_c]ᵢᵢ + [G_cᵀG_d]ᵢᵢ.
 
     Args:
         K: Prior covariances; a leading 1 broadcasts over the classes.
         prior_mean: m₀.
-        sites: Diagonal or rank-one sites.
+        sites: The sites.
+        root: L of K = LLᵀ, for sites of any sign or full blocks; found if None.
     """
+    if isinstance(sites, SignedSites | DenseSites):
+        root = prior_root(K) if root is None else root
+        return _joint_posterior(K, prior_mean, sites, root)
     num_data = sites.precision.shape[0]
     coupled = isinstance(sites, RankOneSites)
     identity = jnp.eye(num_data, dtype=K.dtype)[None]
@@ -198,6 +276,17 @@ def site_posterior(
     return SitePosterior(factor, weights, mean, covariance, log_determinant)
 
 
+def _joint_posterior(
+    K: Array, prior_mean: Array, sites: AbstractSites, root: Array
+) -> SitePosterior:
+    factor, S, log_determinant = joint_moments(K, root, sites.blocks())
+    linear = sites.linear - sites.times(prior_mean)
+    deviation, weights = joint_mean(S, sites.blocks(), linear)
+    covariance = jnp.einsum("cidi->icd", S)
+    mean = prior_mean + deviation
+    return SitePosterior(factor, weights, mean, covariance, log_determinant)
+
+
 def site_normaliser(
     prior_mean: Float[Array, "n C"], sites: AbstractSites, posterior: SitePosterior
 ) -> Float[Array, ""]:
@@ -210,35 +299,3 @@ def site_normaliser(
     quadratic = jnp.sum(centred * (posterior.mean - prior_mean)) / 2
     offset = jnp.sum(sites.linear * prior_mean) - jnp.sum(prior_mean * T_prior_mean) / 2
     return quadratic + offset - posterior.log_determinant / 2
-
-
-def tempered(
-    sites: AbstractSites,
-    weights: Float[Array, "n C"],
-    mean: Float[Array, "n C"],
-    temper: Float[Array, ""],
-) -> AbstractSites:
-    """Sites with precision sT and the same posterior mean.
-
-    The mean is m₀ + Kb with b = ν − Tm; keeping b keeps it, with ν' = b + sTm.
-    """
-    scaled = eqx.tree_at(lambda s: s.precision, sites, temper * sites.precision)
-    return eqx.tree_at(lambda s: s.linear, scaled, weights + scaled.times(mean))
-
-
-def whitened_deviation(
-    root: Float[Array, "C n n"],
-    sites: AbstractSites,
-    factor: SiteFactor,
-    z: Float[Array, "n C"],
-    xi: Float[Array, "n C"],
-) -> Float[Array, "n C"]:
-    r"""W with K½w a draw of N(0, Σ), for unit normals z and ξ and K = K½K½ᵀ.
-
-    With M = (K + T⁻)⁻ and BᵢBᵢᵀ = Tᵢ, (I − KM)(K½z + KBξ) has covariance
-    (I + KT)⁻¹(K + KTK)(I + TK)⁻¹ = Σ, and K½ can be taken out on the left:
-    w = (I − K½ᵀMK½)(z + K½ᵀBξ). No inverse of K, which repeated inputs make singular.
-    """
-    v = z + apply_blocks(root.mT, sites.root_times(xi))
-    Mv = factor.times(apply_blocks(root, v))
-    return v - apply_blocks(root.mT, Mv)

@@ -1,14 +1,17 @@
 """What every likelihood offers."""
 
 import abc
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from jgp.likelihoods._predictive import Categorical, Normal
+
+if TYPE_CHECKING:
+    from jgp.likelihoods._mixture import Predictive
 
 
 class AbstractLikelihood(eqx.Module):
@@ -24,6 +27,21 @@ class AbstractLikelihood(eqx.Module):
     def factorises(self) -> bool:
         """Whether log p(y | f) is a sum over the latents of a point too."""
         return self.num_latents in (None, 1)
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether log p(y | f) is concave in f, for every y and every parameter."""
+        return False
+
+    def at_point(self, index: Int[Array, ""]) -> "AbstractLikelihood":
+        """That of one data point alone; itself where points have no parameters."""
+        del index
+        return self
+
+    @property
+    def classes(self) -> bool:
+        """Whether targets are integer labels; else they are numbers, as the inputs."""
+        return False
 
     @abc.abstractmethod
     def log_prob(self, f: Float[Array, " C"], y: Array) -> Float[Array, ""]:
@@ -58,7 +76,7 @@ class AbstractLikelihood(eqx.Module):
         return self.at(x)
 
     @abc.abstractmethod
-    def observe(self, f: Float[Array, "n C"]) -> Categorical | Normal:
+    def observe(self, f: Float[Array, "n C"]) -> "Categorical | Normal | Predictive":
         """The distribution of y at inputs whose latents are f."""
 
     @abc.abstractmethod
@@ -69,7 +87,7 @@ class AbstractLikelihood(eqx.Module):
         *,
         method: str | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Categorical | Normal:
+    ) -> "Categorical | Normal | Predictive":
         """The distribution of y at inputs whose latents are N(mean, covariance).
 
         Args:

@@ -39,6 +39,11 @@ class Softmax(AbstractLikelihood):
     def __init__(self, num_classes: int):
         self.num_latents = check_num_classes(num_classes)
 
+    @property
+    def classes(self) -> bool:
+        """Labels."""
+        return True
+
     def log_prob(self, f: Float[Array, " C"], y: Int[Array, ""]) -> Float[Array, ""]:
         """Log p(y | f) at one point."""
         return jax.nn.log_softmax(f)[y]
@@ -86,6 +91,11 @@ class MultinomialProbit(AbstractLikelihood):
 
     def __init__(self, num_classes: int):
         self.num_latents = check_num_classes(num_classes)
+
+    @property
+    def classes(self) -> bool:
+        """Labels."""
+        return True
 
     def log_prob(self, f: Float[Array, " C"], y: Int[Array, ""]) -> Float[Array, ""]:
         """Log p(y | f) at one point, by Gauss-Hermite about the integrand's mode.

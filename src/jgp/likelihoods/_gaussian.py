@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from jgp._constraints import COVARIANCES, NON_NEGATIVE, NonNegative
 from jgp._gaussian import Gaussian as MultivariateNormal
@@ -28,6 +28,11 @@ class AbstractGaussian(AbstractLikelihood):
     @abc.abstractmethod
     def variances(self, shape: tuple[int, ...]) -> Float[Array, "n C"]:
         """The noise variance of each of (n, C) outputs."""
+
+    @property
+    def log_concave(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def factorises(self) -> bool:
@@ -224,6 +229,10 @@ class FixedNoiseGaussian(AbstractGaussian):
                 f"noise_variance: got shape {self.noise_variance.shape} for {n} "
                 "points, wanted a variance for each."
             )
+
+    def at_point(self, index: Int[Array, ""]) -> "FixedNoiseGaussian":
+        """That of one data point alone."""
+        return FixedNoiseGaussian(self.noise_variance[index][None])
 
     def log_probs(self, f: Float[Array, "n C"], y: Array) -> Float[Array, " n"]:
         """Log N(yᵢ; fᵢ, σᵢ²) at every point."""

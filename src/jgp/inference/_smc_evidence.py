@@ -1,0 +1,244 @@
+r"""The evidence by sequential Monte Carlo from a Gaussian approximation, or the prior.
+
+Between q, the approximation, and p(y, f) stand the targets
+
+    π_β(f) ∝ q(f)^(1−β) p(y, f)^β = q(f) r(f)^β,   r = p(y | f) Z_q / ∏ᵢ tᵢ(fᵢ)
+
+with r as in importance sampling, so that ∫ q r df = p(y) and no density of f appears.
+From the prior q = p(f) and r = p(y | f).
+
+Elliptical slices about any Gaussian g leave π_β invariant, with π_β/g for a likelihood
+(Nishihara, Murray & Adams 2014), and mix where that is nearly flat: about q itself, and
+on the way from the prior about p(f) ∏ᵢ tᵢ(fᵢ)^β, the likelihood replaced by the sites
+(about the prior they hardly move once the data say much). Positions are the latents f,
+as ellipses are linear in them: one product with K½ a slice, none for the points tried
+on it, and no inverse of K.
+"""
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jgp._linalg import apply_blocks, cholesky
+from jgp._results import RESULTS, unless
+from jgp.inference._approximation import Approximation
+from jgp.inference._estimate import Evidence
+from jgp.inference._gaussian_posterior import GaussianPosterior
+from jgp.inference._site_draws import tempered, whitened_deviation
+from jgp.inference._sites import (
+    AbstractSites,
+    SitePosterior,
+    site_normaliser,
+    site_posterior,
+)
+from jgp.sampling import elliptical_slice, smc
+
+# Latents of the particles that move at once. A batch waits for its slowest particle:
+# wide ones gain only where small operations are dear.
+CHUNK_SIZE = 2**10
+MAX_STEPS = 200
+
+
+class SMCDiagnostics(eqx.Module):
+    """What the independent runs tell.
+
+    Args:
+        log_evidences: The estimate of each run.
+        num_temperatures: Temperatures of each run, the last of them 1.
+        num_evaluations: Mean likelihood evaluations of one elliptical slice, by run;
+            0 where one temperature was enough and nothing moved.
+    """
+
+    log_evidences: Float[Array, " runs"]
+    num_temperatures: Int[Array, " runs"]
+    num_evaluations: Float[Array, " runs"]
+
+
+class Gaussian(eqx.Module):
+    """Prior × sites over the latents: what is drawn from and moved about.
+
+    Args:
+        mean: Its mean.
+        root: K½.
+        sites: The sites, None for the prior.
+        posterior: The prior conditioned on them.
+    """
+
+    mean: Float[Array, "n C"]
+    root: Float[Array, "C n n"]
+    sites: AbstractSites | None = None
+    posterior: SitePosterior | None = None
+
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "n C"]:
+        """A deviation from the mean."""
+        z_key, xi_key = jax.random.split(key)
+        shape, dtype = self.mean.shape, self.mean.dtype
+        w = jax.random.normal(z_key, shape, dtype)
+        if self.sites is not None and self.posterior is not None:
+            xi = jax.random.normal(xi_key, shape, dtype)
+            factor = self.posterior.factor
+            w = whitened_deviation(self.root, self.sites, factor, w, xi)
+        return apply_blocks(self.root, w)
+
+    def log_sites(self, f: Float[Array, "n C"]) -> Float[Array, ""]:
+        """Σᵢ log tᵢ(fᵢ)."""
+        if self.sites is None:
+            return jnp.zeros((), f.dtype)
+        return jnp.sum(self.sites.linear * f - f * self.sites.times(f) / 2)
+
+
+@eqx.filter_jit
+def smc_evidence(
+    approximation: Approximation,
+    key: PRNGKeyArray,
+    temper: Array,
+    ess_fraction: Array,
+    *,
+    start: str,
+    num_particles: int,
+    num_moves: int,
+    num_runs: int,
+) -> Evidence:
+    """The mean of independent runs; options as for `evidence`."""
+    model, x, y = approximation.model, approximation.x, approximation.y
+    K, prior_mean = model.process.covariance(x), model.process.mean(x)
+    root, jitter, ok = cholesky(K)
+    K = K + jitter[:, None, None] * jnp.eye(x.shape[0], dtype=K.dtype)[None]
+    likelihood = model.likelihood.at_data(x)
+    prior = Gaussian(prior_mean, root)
+
+    def conditioned(sites: AbstractSites) -> Gaussian:
+        posterior = site_posterior(K, prior_mean, sites)
+        return Gaussian(posterior.mean, root, sites, posterior)
+
+    sites = approximation.sites
+    if sites is not None:
+        weights = cast(GaussianPosterior, approximation.posterior).weights
+        mean = prior_mean + apply_blocks(K, weights)
+        sites = tempered(sites, weights, mean, temper)
+    if start == "prior" or sites is None:
+        q, log_normaliser = prior, jnp.zeros((), x.dtype)
+    else:
+        q = conditioned(sites)
+        assert q.posterior is not None
+        log_normaliser = site_normaliser(prior_mean, sites, q.posterior)
+
+    def log_ratio(f):
+        log_likelihood = jnp.sum(likelihood.log_probs(f, y))
+        return log_likelihood - q.log_sites(f) + log_normaliser
+
+    def about(beta: Array) -> Gaussian:
+        if start != "prior" or sites is None:
+            return q
+        # The power of a site has both natural parameters times β.
+        return conditioned(jax.tree.map(lambda leaf: beta * leaf, sites))
+
+    estimates = _runs(
+        q,
+        log_ratio,
+        about,
+        key,
+        ess_fraction,
+        num_particles=num_particles,
+        num_moves=num_moves,
+        num_runs=num_runs,
+    )
+    log_evidences, num_steps, evaluations, results = estimates
+    log_evidence = jax.nn.logsumexp(log_evidences) - math.log(num_runs)
+    ratios = jnp.exp(log_evidences - log_evidence)
+    standard_error = jnp.std(ratios, ddof=1) / math.sqrt(num_runs)
+    reached = jnp.all(results == RESULTS.successful)
+    result = unless(reached, RESULTS.max_steps_reached)
+    finite = jnp.all(jnp.isfinite(log_evidences))
+    result = RESULTS.where(finite, result, RESULTS.non_finite)
+    result = RESULTS.where(jnp.all(ok), result, RESULTS.not_positive_definite)
+    missing = jnp.full((), jnp.nan, x.dtype)
+    return Evidence(
+        log_evidence,
+        standard_error,
+        missing,
+        missing,
+        jnp.max(jitter),
+        result,
+        SMCDiagnostics(log_evidences, num_steps, evaluations),
+        method="smc",
+    )
+
+
+def _runs(
+    q: Gaussian,
+    log_ratio: Callable[[Array], Array],
+    about: Callable[[Array], Gaussian],
+    key: PRNGKeyArray,
+    ess_fraction: Array,
+    *,
+    num_particles: int,
+    num_moves: int,
+    num_runs: int,
+) -> tuple[Array, Array, Array, RESULTS]:
+    """Log normalisers, temperatures, evaluations a slice and statuses, by run."""
+    num_pairs = (num_particles + 1) // 2
+    batch_size = max(1, CHUNK_SIZE // q.mean.size)
+
+    def one(key):
+        draw_key, run_key = jax.random.split(key)
+        draw_keys = jax.random.split(draw_key, num_pairs)
+        pairs = lax.map(q.draw, draw_keys, batch_size=min(batch_size, num_pairs))
+        # Mirror images cancel what is odd in the first log weights.
+        positions = q.mean[None] + jnp.concatenate([pairs, -pairs])
+        ended = smc.run(
+            smc.init(positions, log_ratio, batch_size=batch_size),
+            _slices(log_ratio, about, num_moves),
+            key=run_key,
+            ess_fraction=ess_fraction,
+            max_steps=MAX_STEPS,
+            batch_size=batch_size,
+        )
+        moved = jnp.isfinite(ended.infos.moves)
+        evaluations = jnp.sum(jnp.where(moved, ended.infos.moves, 0))
+        evaluations = evaluations / jnp.maximum(jnp.sum(moved), 1).astype(q.mean.dtype)
+        return ended.state.log_normaliser, ended.num_steps, evaluations, ended.result
+
+    return lax.map(one, jax.random.split(key, num_runs))
+
+
+def _slices(
+    log_ratio: Callable[[Array], Array],
+    about: Callable[[Array], Gaussian],
+    num_moves: int,
+) -> smc.Move:
+    """Elliptical slices about a Gaussian of each temperature, q ∏ᵢ tᵢ^β or q itself."""
+
+    def move(beta):
+        gaussian = about(beta)
+        # What the Gaussian has beyond q is no part of the likelihood of the slices.
+        powers = about(jnp.zeros_like(beta))
+
+        def excess(f):
+            return gaussian.log_sites(f) - powers.log_sites(f)
+
+        def log_likelihood(f):
+            return beta * log_ratio(f) - excess(f)
+
+        def slice_step(state, key):
+            return elliptical_slice.step(
+                state, log_likelihood, gaussian.draw, gaussian.mean, key=key
+            )
+
+        def kernel(particle, *, key):
+            level = beta * particle.log_ratio - excess(particle.position)
+            state = elliptical_slice.State(particle.position, level)
+            state, infos = lax.scan(slice_step, state, jax.random.split(key, num_moves))
+            value = (state.log_likelihood + excess(state.position)) / beta
+            evaluations = jnp.mean(infos.num_evaluations.astype(value.dtype))
+            return smc.Particle(state.position, value), evaluations
+
+        return kernel
+
+    return move

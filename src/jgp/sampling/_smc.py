@@ -1,0 +1,311 @@
+r"""Sequential Monte Carlo from a distribution that can be drawn from to any other.
+
+Particles go through $\pi_\beta(f) \propto q(f)\,r(f)^\beta$, $\beta$ from 0 to 1, where
+$r$ is the density of the target, which need not be normalised, over $q$. A temperature
+weighs each particle by $r^{\beta' - \beta}$, resamples and moves them by a kernel that
+leaves $\pi_{\beta'}$ invariant. The product of the mean weights estimates
+$\int q\,r$, the target's normaliser.
+
+With temperatures fixed in advance that estimate has no bias. Those chosen from the
+particles themselves give one of order 1/N, below the standard error by a factor of
+order $1/\sqrt N$ (Beskos, Jasra, Kantas & Thiery 2016).
+
+References:
+    Del Moral, Doucet & Jasra 2006, Sequential Monte Carlo samplers, JRSS B 68.
+    Jasra, Stephens, Doucet & Tsagaris 2011, Inference for Lévy-driven stochastic
+    volatility models via adaptive sequential Monte Carlo, Scand. J. Statist. 38.
+    Zhou, Johansen & Aston 2016, Toward automatic model comparison: an adaptive
+    sequential Monte Carlo approach, J. Comput. Graph. Statist. 25.
+    Carpenter, Clifford & Fearnhead 1999, Improved particle filter for nonlinear
+    problems, IEE Proc. Radar 146 (systematic resampling).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
+
+from jgp._results import RESULTS, unless
+from jgp._types import as_float
+from jgp.sampling._diagnostics import importance_ess
+from jgp.sampling._target import evaluate
+
+# Halvings of the interval of the next temperature: enough for log ratios that vary by
+# 1e10 from particle to particle.
+NUM_HALVINGS = 50
+
+
+class Particle(NamedTuple):
+    """A position and log r there."""
+
+    position: PyTree[Array]
+    log_ratio: Float[Array, "*num"]
+
+
+# Maps β to a kernel that leaves π_β invariant: a function of a particle, and a key by
+# keyword, to a particle and an info.
+Move = Callable[[Array], Callable[..., tuple[Particle, Any]]]
+
+
+class State(NamedTuple):
+    """Equally weighted particles of π_β, and log of the estimate of ∫ q r^β."""
+
+    particles: Particle
+    beta: Float[Array, ""]
+    log_normaliser: Float[Array, ""]
+
+
+class Info(NamedTuple):
+    """What one step did.
+
+    `ess` is the effective sample size of the weights that led to the new `beta`, and
+    `moves` holds the means over particles of what the moves told.
+    """
+
+    beta: Float[Array, ""]
+    ess: Float[Array, ""]
+    moves: PyTree[Array]
+
+
+class Run(NamedTuple):
+    """The last state, an info a step, and how the run ended.
+
+    `infos` have a leading axis of length `max_steps`, NaN beyond `num_steps`. `result`
+    is `successful` at β = 1, `max_steps_reached` before, and `non_finite` where r is 0
+    at every particle or infinite at one.
+    """
+
+    state: State
+    infos: Info
+    num_steps: Int[Array, ""]
+    result: RESULTS
+
+
+def init(
+    positions: PyTree,
+    log_ratio: Callable[[Any], Array],
+    *,
+    batch_size: int | None = None,
+) -> State:
+    """The state at β = 0.
+
+    Args:
+        positions: Draws of q, stacked along a leading axis. They need not be
+            independent of one another: antithetic pairs serve.
+        log_ratio: Maps a position to log r, a scalar; NaN counts as −inf.
+        batch_size: Evaluations at once; all by default.
+    """
+    positions = jax.tree.map(as_float, positions)
+    values = _map(lambda f: evaluate(log_ratio, f), positions, batch_size)
+    zero = jnp.zeros((), values.dtype)
+    return State(Particle(positions, values), zero, zero)
+
+
+def step(
+    state: State,
+    move: Move,
+    *,
+    key: PRNGKeyArray,
+    ess_fraction: ArrayLike = 0.5,
+    batch_size: int | None = None,
+) -> tuple[State, Info]:
+    """Go to the next temperature: weigh, resample and move.
+
+    At β = 1 particles are not moved, which would not change the normaliser: `rejuvenate`
+    does so, and parts those that were resampled from one.
+
+    Args:
+        state: The state, from `init` or the step before.
+        move: `move(beta)`, called once a temperature, returns a kernel that leaves π_β
+            invariant: `kernel(particle, key=key)` returns a particle and an info, an
+            array or a pytree of arrays.
+        key: A typed random key.
+        ess_fraction: As for `next_beta`.
+        batch_size: Particles that move at once; all by default.
+    """
+    resample_key, move_key = jax.random.split(key)
+    particles, beta, log_normaliser = state
+    log_ratios = particles.log_ratio
+    new = next_beta(log_ratios, beta, ess_fraction)
+    log_weights = _scaled(log_ratios, new - beta)
+    total = jax.nn.logsumexp(log_weights)
+    weights = jnp.exp(log_weights - total)
+    chosen = systematic_resampling(weights, key=resample_key)
+    state = State(
+        jax.tree.map(lambda leaf: leaf[chosen], particles),
+        new,
+        log_normaliser + total - math.log(log_ratios.shape[0]),
+    )
+
+    def moved():
+        return rejuvenate(state, move, key=move_key, batch_size=batch_size)
+
+    def unmoved():
+        shape = jax.eval_shape(moved)[1]
+        nothing = jax.tree.map(lambda s: jnp.full(s.shape, jnp.nan, s.dtype), shape)
+        return state, nothing
+
+    state, infos = lax.cond(new < 1, moved, unmoved)
+    return state, Info(new, importance_ess(log_weights), infos)
+
+
+def rejuvenate(
+    state: State,
+    move: Move,
+    *,
+    key: PRNGKeyArray,
+    batch_size: int | None = None,
+) -> tuple[State, PyTree[Array]]:
+    """Move each particle once, at the same temperature.
+
+    Args:
+        state: A state.
+        move: As for `step`.
+        key: A typed random key.
+        batch_size: Particles that move at once; all by default.
+
+    Returns:
+        The state, and the means over particles of what the moves told.
+    """
+    dtype = state.beta.dtype
+    keys = jax.random.split(key, state.particles.log_ratio.shape[0])
+
+    kernel = move(state.beta)
+
+    def one(particle_and_key):
+        particle, key = particle_and_key
+        return kernel(particle, key=key)
+
+    particles, infos = _map(one, (state.particles, keys), batch_size)
+    means = jax.tree.map(lambda a: jnp.mean(a.astype(dtype), axis=0), infos)
+    return state._replace(particles=particles), means
+
+
+def run(
+    state: State,
+    move: Move,
+    *,
+    key: PRNGKeyArray,
+    ess_fraction: ArrayLike = 0.5,
+    max_steps: int = 200,
+    batch_size: int | None = None,
+) -> Run:
+    """Go from β = 0 to 1; compiles under `jit`, batches under `vmap` over keys.
+
+    Args:
+        state: A state from `init`.
+        move: As for `step`.
+        key: A typed random key. Step t uses `fold_in(key, t)`.
+        ess_fraction: As for `next_beta`.
+        max_steps: The most temperatures.
+        batch_size: Particles that move at once; all by default.
+
+    Raises:
+        ValueError: If `max_steps` is less than 1.
+    """
+    if max_steps < 1:
+        raise ValueError(f"max_steps: expected at least 1, got {max_steps}.")
+
+    def advance(state, t):
+        return step(
+            state,
+            move,
+            key=jax.random.fold_in(key, t),
+            ess_fraction=ess_fraction,
+            batch_size=batch_size,
+        )
+
+    def under_way(carry):
+        state, _, t = carry
+        possible = jnp.isfinite(state.log_normaliser)
+        return (state.beta < 1) & possible & (t < max_steps)
+
+    def body(carry):
+        state, infos, t = carry
+        state, info = advance(state, t)
+        infos = jax.tree.map(lambda old, new: old.at[t].set(new), infos, info)
+        return state, infos, t + 1
+
+    start = jnp.zeros((), jnp.int32)
+    shapes = jax.eval_shape(advance, state, start)[1]
+    empty = jax.tree.map(
+        lambda s: jnp.full((max_steps, *s.shape), jnp.nan, s.dtype), shapes
+    )
+    state, infos, num_steps = lax.while_loop(under_way, body, (state, empty, start))
+    reached = unless(state.beta >= 1, RESULTS.max_steps_reached)
+    finite = jnp.isfinite(state.log_normaliser)
+    result = RESULTS.where(finite, reached, RESULTS.non_finite)
+    return Run(state, infos, num_steps, result)
+
+
+def next_beta(
+    log_ratios: Float[Array, " num"],
+    beta: Float[Array, ""],
+    ess_fraction: ArrayLike = 0.5,
+) -> Float[Array, ""]:
+    """The largest β' ≤ 1 at which the weights r^(β' − β) keep a share of their ESS.
+
+    The effective sample size falls as β' grows, so that bisection finds it. Of equally
+    weighted particles it is the conditional one of Zhou et al. 2016.
+
+    Args:
+        log_ratios: log r of equally weighted particles of π_β.
+        beta: β.
+        ess_fraction: The effective sample size wanted, as a share of the particles at
+            which r is not 0, in (0, 1).
+    """
+    dtype = log_ratios.dtype
+    alive = jnp.sum(log_ratios > -jnp.inf).astype(dtype)
+    wanted = jnp.asarray(ess_fraction, dtype) * alive
+
+    def enough(delta):
+        return importance_ess(_scaled(log_ratios, delta)) >= wanted
+
+    def halve(_, interval):
+        low, high = interval
+        middle = (low + high) / 2
+        right = enough(middle)
+        return jnp.where(right, middle, low), jnp.where(right, high, middle)
+
+    whole = 1 - beta
+    interval = (jnp.zeros_like(beta), whole)
+    low, _ = lax.fori_loop(0, NUM_HALVINGS, halve, interval)
+    return jnp.where(enough(whole), jnp.ones_like(beta), beta + low)
+
+
+def systematic_resampling(
+    weights: Float[Array, " num"], *, key: PRNGKeyArray
+) -> Int[Array, " num"]:
+    """Indices of as many particles, each ⌊Nw⌋ or ⌈Nw⌉ times and Nw on average.
+
+    A weight of 0 is never chosen (Carpenter, Clifford & Fearnhead 1999).
+
+    Args:
+        weights: Non-negative, with a positive sum.
+        key: A typed random key.
+    """
+    num, dtype = weights.shape[0], weights.dtype
+    up_to = jnp.cumsum(weights)
+    teeth = jnp.arange(num, dtype=dtype) + jax.random.uniform(key, dtype=dtype)
+    # A tooth that rounds to 1 would lie beyond the last weight.
+    below_one = 1 - jnp.finfo(dtype).epsneg
+    teeth = jnp.minimum(teeth / num, below_one) * up_to[-1]
+    return jnp.minimum(jnp.searchsorted(up_to, teeth, side="right"), num - 1)
+
+
+def _scaled(log_ratios: Float[Array, " num"], delta: Array) -> Float[Array, " num"]:
+    """Log r^δ, −inf for r = 0 even where δ is 0."""
+    return jnp.where(log_ratios > -jnp.inf, delta * log_ratios, -jnp.inf)
+
+
+def _map(function: Callable[[Any], Any], over: PyTree, batch_size: int | None) -> Any:
+    """`vmap`, in equal batches where memory has a bound: a rest compiles once more."""
+    num = jax.tree.leaves(over)[0].shape[0]
+    if batch_size is None or batch_size >= num:
+        return jax.vmap(function)(over)
+    batch_size = next(b for b in range(batch_size, 0, -1) if num % b == 0)
+    return lax.map(function, over, batch_size=None if batch_size == 1 else batch_size)
