@@ -1,6 +1,7 @@
 # Everything on a machine that has python >= 3.11, pip and make.
 #   make test      lint, type-check, tests in float64 and a subset in float32
 #   make test-slow the tests of more than some seconds that `make test` leaves out
+#   make test-long those of more than ten seconds, and the notebooks
 #   make compare   nested EP, Laplace and MCMC on Iris: a table and a picture
 
 PYTHON ?= python3
@@ -13,15 +14,18 @@ ARGS ?=
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: test test-slow lint types compare speed clean
+.PHONY: test test-slow test-long lint types compare speed clean
 
 test: lint types $(VENV)/test.stamp
-	$(BIN)/pytest -n auto -m "not slow"
-	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m "float32 and not slow"
+	$(BIN)/pytest -n auto -m "not slow and not long"
+	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m "float32 and not slow and not long"
 
 test-slow: $(VENV)/test.stamp
-	$(BIN)/pytest -n auto -m slow
-	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m "float32 and slow"
+	$(BIN)/pytest -n auto -m "slow and not long"
+	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m "float32 and slow and not long"
+
+test-long: $(VENV)/test.stamp
+	$(BIN)/pytest -n auto -m long
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

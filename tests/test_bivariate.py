@@ -67,6 +67,7 @@ def test_small_probabilities_of_positive_correlations_are_relatively_accurate():
     np.testing.assert_allclose(got, expected, rtol=1e-11)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_derivatives():
     compiled = jax.jit(bivariate_normal_cdf)

@@ -89,6 +89,7 @@ def test_sample_moments(key):
     assert np.all(abs(error) < 4 * np.sqrt(2) * np.outer(scale, scale) / np.sqrt(1e5))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_derivatives():
     p, q = random_gaussian(7), random_gaussian(8)

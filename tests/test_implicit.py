@@ -50,6 +50,7 @@ def test_first_derivatives_are_the_implicit_function_theorems():
     np.testing.assert_allclose(auxiliary, total, atol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_second_derivatives():
     def value(theta):

@@ -58,6 +58,7 @@ def test_values_in_both_tails():
     assert np.all((got_q > 0) & (got_q <= 1))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.float32
 def test_derivatives_of_log_ndtr_to_third_order():

@@ -13,6 +13,7 @@ NAMES = ("kernels", "regression")
 FOLDER = Path(__file__).parents[1] / "notebooks"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_notebook_runs(name, tmp_path):

@@ -99,6 +99,7 @@ def test_derivatives_of_independent_coordinates_are_the_closed_form():
     np.testing.assert_allclose(slope, expected, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_derivatives_in_mean_and_covariance_agree_with_differences():
     mean = jnp.array([0.3, -0.5, 0.1])
@@ -119,6 +120,7 @@ def test_derivatives_in_mean_and_covariance_agree_with_differences():
     np.testing.assert_allclose(slope, difference, rtol=1e-7)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.float32
 def test_extreme_means_stay_in_range_with_finite_derivatives():
@@ -133,6 +135,7 @@ def test_extreme_means_stay_in_range_with_finite_derivatives():
     np.testing.assert_allclose(values[1], 0, atol=1e-30)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_key_shifts_the_lattice(key):
     mean, covariance = jnp.array([0.3, -0.5, 0.1]), jnp.eye(3) + 1

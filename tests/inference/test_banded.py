@@ -122,6 +122,7 @@ def test_gradients_equal_those_of_exact(name):
         np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-9 * scale)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_equal_to_exact_with_more_points():
     x = GENERATOR.uniform(0, 100, 2000)
@@ -139,6 +140,7 @@ def test_equal_to_exact_with_more_points():
         np.testing.assert_allclose(*pair, rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_second_derivatives_equal_those_of_exact():
     x, y, x_new = X[:60], Y[:60], np.linspace(0, 20, 7)
@@ -266,6 +268,7 @@ def test_too_small_a_bandwidth_is_told_and_nothing_is_wrong_in_silence():
     np.testing.assert_allclose(log_evidence, wanted, rtol=1e-11)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fit():
     x, start = X[:150], model(0.5)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import jgp
 from jgp import kernels, likelihoods
@@ -39,7 +40,10 @@ def test_agrees_with_long_runs_on_iris(method, temper, largest_error):
     exact = reference("classification")["evidence"][method]
     for seed in range(3):
         estimate = jgp.evidence(
-            approximation_on_iris(method), key=jax.random.key(seed), temper=temper
+            approximation_on_iris(method),
+            key=jax.random.key(seed),
+            method="importance",
+            temper=temper,
         )
         assert bool(estimate.result == RESULTS.successful)
         error = float(estimate.standard_error)
@@ -57,7 +61,8 @@ def test_standard_error_is_the_spread_of_estimates():
     model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 4.0)
     approximation = jgp.nested_ep(model, data.x, data.y)
     estimates = [
-        jgp.evidence(approximation, key=jax.random.key(s), num=512) for s in range(60)
+        jgp.evidence(approximation, key=jax.random.key(s), method="importance", num=512)
+        for s in range(60)
     ]
     values = np.array([float(e.log_evidence) for e in estimates])
     claimed = np.mean([float(e.standard_error) for e in estimates])
@@ -71,7 +76,13 @@ def test_defensive_mixture_is_unbiased_too():
     model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 4.0)
     approximation = jgp.nested_ep(model, data.x, data.y)
     plain, mixed = (
-        jgp.evidence(approximation, key=jax.random.key(1), num=8192, defensive=epsilon)
+        jgp.evidence(
+            approximation,
+            key=jax.random.key(1),
+            method="importance",
+            num=8192,
+            defensive=epsilon,
+        )
         for epsilon in (0.0, 0.3)
     )
     error = np.hypot(float(plain.standard_error), float(mixed.standard_error))
@@ -85,9 +96,98 @@ def test_gaussian_noise_leaves_no_error():
     )
     exact = jgp.exact(model, x, np.sin(5 * x))
     estimate = jgp.evidence(exact, key=jax.random.key(0), num=16)
+    assert estimate.method == "importance"
     assert abs(float(estimate.log_evidence - exact.log_evidence)) < 1e-10
     assert float(estimate.standard_error) < 1e-10
     assert float(estimate.pareto_k) == -np.inf
+    steps = jgp.evidence(exact, key=jax.random.key(0), method="smc", num_particles=4)
+    assert steps.method == "smc"
+    assert abs(float(steps.log_evidence - exact.log_evidence)) < 1e-7
+    assert float(steps.standard_error) < 1e-7
+    assert np.all(np.asarray(steps.diagnostics.num_temperatures) == 1)
+
+
+# Importance sampling with 2¹⁸ draws, and its standard error.
+TOY_EVIDENCE = {"probit": (-15.0477, 0.0007), "softmax": (-14.5854, 0.0015)}
+
+
+@functools.cache
+def on_the_toy(link: str):
+    data = toy()
+    if link == "probit":
+        likelihood, infer = likelihoods.MultinomialProbit(3), jgp.nested_ep
+    else:
+        likelihood, infer = likelihoods.Softmax(3), jgp.laplace
+    model = squared_exponentials(likelihood, [1.0] * 3, 4.0)
+    return infer(model, data.x, data.y)
+
+
+def assert_agrees(estimate: jgp.Evidence, value: float, error: float):
+    """Within three standard errors, at their level for the runs' t distribution."""
+    degrees = len(estimate.diagnostics.log_evidences) - 1
+    quantile = stats.t.isf(stats.norm.sf(3), degrees)
+    difference = float(estimate.log_evidence) - value
+    combined = np.hypot(quantile * float(estimate.standard_error), 3 * error)
+    assert abs(difference) < combined
+
+
+@pytest.mark.parametrize(
+    ("link", "start", "temper"),
+    [
+        ("softmax", "approximation", 0.75),
+        pytest.param("softmax", "prior", 0.75, marks=pytest.mark.slow),
+        pytest.param("probit", "approximation", 0.3, marks=pytest.mark.slow),
+        pytest.param("probit", "prior", 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_temperatures_agree_with_importance_sampling(link, start, temper):
+    estimate = jgp.evidence(
+        on_the_toy(link),
+        key=jax.random.key(0),
+        method="smc",
+        start=start,
+        temper=temper,
+        num_particles=256,
+    )
+    assert bool(estimate.result == RESULTS.successful)
+    assert estimate.method == "smc"
+    assert np.isnan(float(estimate.ess))
+    assert np.isnan(float(estimate.pareto_k))
+    runs = estimate.diagnostics
+    assert runs.log_evidences.shape == (4,)
+    assert np.all(np.asarray(runs.num_temperatures) > 1)
+    assert np.all(np.asarray(runs.num_evaluations) >= 1)
+    assert float(estimate.standard_error) < 0.1
+    assert_agrees(estimate, *TOY_EVIDENCE[link])
+
+
+@pytest.mark.slow
+def test_temperatures_agree_with_long_runs_on_iris():
+    exact = reference("classification")["evidence"]["probit"]
+    estimate = jgp.evidence(
+        approximation_on_iris("probit"), key=jax.random.key(0), method="smc"
+    )
+    assert float(estimate.standard_error) <= 0.01
+    assert_agrees(estimate, exact["log_evidence"], exact["standard_error"])
+
+
+@pytest.mark.slow
+def test_poor_weights_are_followed_by_temperatures():
+    # Sites a fiftieth as precise leave hardly more than the prior.
+    approximation = on_the_toy("probit")
+    options = {"temper": 0.02, "num": 64, "num_particles": 256}
+    poor = jgp.evidence(
+        approximation, key=jax.random.key(2), method="importance", **options
+    )
+    assert float(poor.pareto_k) > 0.7 or float(poor.ess) < 6.4
+    estimate = jgp.evidence(approximation, key=jax.random.key(2), **options)
+    assert estimate.method == "smc"
+    assert_agrees(estimate, *TOY_EVIDENCE["probit"])
+    # What is traced cannot be decided on.
+    traced = jax.eval_shape(
+        lambda k: jgp.evidence(approximation, key=k, **options), jax.random.key(2)
+    )
+    assert traced.method == "importance"
 
 
 def test_draws_have_the_posterior_covariance():
@@ -117,6 +217,10 @@ def test_says_what_it_needs():
         jgp.evidence(approximation, key=key, method="guess")
     with pytest.raises(ValueError, match="temper: got 0"):
         jgp.evidence(approximation, key=key, temper=0.0)
+    with pytest.raises(ValueError, match="start: got 'prior' with method='auto'"):
+        jgp.evidence(approximation, key=key, start="prior")
+    with pytest.raises(ValueError, match="num_runs: got 3, wanted an integer >= 4"):
+        jgp.evidence(approximation, key=key, method="smc", num_runs=3)
     without = eqx.tree_at(
         lambda a: a.sites, approximation, None, is_leaf=lambda v: v is None
     )

@@ -100,6 +100,7 @@ def classified():
     return data, model, sampled
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_class_probabilities_agree_with_nested_ep():
     data, model, sampled = classified()
@@ -119,6 +120,7 @@ def test_class_probabilities_agree_with_nested_ep():
     assert sampled.predict([]).probs.shape == (0, 3)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_goes_on_from_an_earlier_run():
     data, model, sampled = classified()

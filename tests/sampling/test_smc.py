@@ -13,8 +13,9 @@ from jgp.sampling import elliptical_slice, importance_ess, smc
 
 # q = N(0, I) and r = 3 N(y; f, NOISE): ∫ q r = 3 N(y; 0, I + NOISE), the target
 # proportional to the posterior of f.
-Y = np.array([2.0, -1.5, 3.0])
-NOISE = np.array([0.1, 0.5, 0.2])
+Y = np.array([1.0, -1.5, 2.0])
+NOISE = np.array([0.3, 1.0, 0.5])
+NUM_RUNS = 24
 LOG_NORMALISER = np.log(3) + stats.norm.logpdf(Y, 0, np.sqrt(1 + NOISE)).sum()
 
 
@@ -31,32 +32,40 @@ def normal(key):
 def slices(log_ratio, draw=normal, num_moves=2):
     """Elliptical slices about q as a move."""
 
-    def move(particle, beta, *, key):
-        def step(state, key):
-            return elliptical_slice.step(
-                state, lambda f: beta * log_ratio(f), draw, key=key
-            )
+    def move(beta):
+        def power(f):
+            return beta * log_ratio(f)
 
-        state = elliptical_slice.State(particle.position, beta * particle.log_ratio)
-        state, infos = jax.lax.scan(step, state, jax.random.split(key, num_moves))
-        moved = smc.Particle(state.position, state.log_likelihood / beta)
-        return moved, {"evaluations": infos.num_evaluations}
+        def step(state, key):
+            return elliptical_slice.step(state, power, draw, key=key)
+
+        def kernel(particle, *, key):
+            state = elliptical_slice.State(particle.position, beta * particle.log_ratio)
+            state, infos = jax.lax.scan(step, state, jax.random.split(key, num_moves))
+            moved = smc.Particle(state.position, state.log_likelihood / beta)
+            return moved, {"evaluations": jnp.mean(infos.num_evaluations)}
+
+        return kernel
 
     return move
 
 
-def run(log_ratio, draw=normal, *, key, num=500, batch_size=None, **options):
+def still(beta):
+    """The move that compiles fastest."""
+    return lambda particle, *, key: (particle, beta)
+
+
+def run(log_ratio, move, draw=normal, *, key, num=200, batch_size=None, **options):
     draw_key, run_key = jax.random.split(key)
     positions = jax.vmap(draw)(jax.random.split(draw_key, num))
     state = smc.init(positions, log_ratio, batch_size=batch_size)
-    move = slices(log_ratio, draw)
     return smc.run(state, move, key=run_key, batch_size=batch_size, **options)
 
 
 @functools.cache
 def gaussian_runs():
-    keys = jax.random.split(jax.random.key(0), 40)
-    return jax.jit(jax.vmap(lambda k: run(log_ratio, key=k)))(keys)
+    keys = jax.random.split(jax.random.key(0), NUM_RUNS)
+    return jax.jit(jax.vmap(lambda k: run(log_ratio, slices(log_ratio), key=k)))(keys)
 
 
 @pytest.mark.float32
@@ -65,7 +74,7 @@ def test_gaussian_normaliser_has_no_bias():
     assert np.all(runs.result == RESULTS.successful)
     ratios = np.exp(np.asarray(runs.state.log_normaliser) - LOG_NORMALISER)
     # Of estimates of the normaliser itself, not of its logarithm.
-    assert abs(ratios.mean() - 1) < 4 * ratios.std(ddof=1) / np.sqrt(40)
+    assert abs(ratios.mean() - 1) < 4 * ratios.std(ddof=1) / np.sqrt(NUM_RUNS)
     assert ratios.std() < 0.2
 
 
@@ -77,7 +86,7 @@ def test_particles_are_of_the_target():
     # Particles of one run share ancestors; the runs are independent.
     means = moments.mean(axis=1)
     error = means.mean(axis=0) - Y / (1 + NOISE)
-    assert np.all(np.abs(error) < 4 * means.std(axis=0, ddof=1) / np.sqrt(40))
+    assert np.all(np.abs(error) < 4 * means.std(axis=0, ddof=1) / np.sqrt(NUM_RUNS))
     np.testing.assert_allclose(moments.var(axis=(0, 1)), variance, rtol=0.1)
     values = jax.vmap(jax.vmap(log_ratio))(state.particles.position)
     np.testing.assert_allclose(state.particles.log_ratio, values, rtol=1e-3, atol=1e-3)
@@ -97,8 +106,8 @@ def test_temperatures_keep_the_effective_sample_size():
         assert betas[num_steps - 1] == 1
         assert np.all(np.diff(betas[:num_steps]) > 0)
         assert np.all(np.isnan(betas[num_steps:]))
-        np.testing.assert_allclose(ess[: num_steps - 1], 250, rtol=1e-2)
-        assert ess[num_steps - 1] >= 249
+        np.testing.assert_allclose(ess[: num_steps - 1], 160, rtol=1e-2)
+        assert ess[num_steps - 1] >= 159
         # Nothing moves at the last.
         assert np.all(evaluations[: num_steps - 1] >= 1)
         assert np.isnan(evaluations[num_steps - 1])
@@ -106,13 +115,13 @@ def test_temperatures_keep_the_effective_sample_size():
 
 @pytest.mark.float32
 def test_batches_and_jit_change_nothing(key):
-    together = jax.jit(lambda k: run(log_ratio, key=k, num=60))(key)
-    for batch_size in (1, 25):
-        batched = run(log_ratio, key=key, num=60, batch_size=batch_size)
-        np.testing.assert_allclose(
-            batched.state.log_normaliser, together.state.log_normaliser, rtol=1e-4
-        )
-        assert batched.num_steps == together.num_steps
+    together = jax.jit(lambda k: run(log_ratio, slices(log_ratio), key=k, num=60))(key)
+    # Batches of six, the largest divisor of 60 within seven.
+    batched = run(log_ratio, slices(log_ratio), key=key, num=60, batch_size=7)
+    np.testing.assert_allclose(
+        batched.state.log_normaliser, together.state.log_normaliser, rtol=1e-4
+    )
+    assert batched.num_steps == together.num_steps
 
 
 @pytest.mark.float32
@@ -122,7 +131,7 @@ def test_ratio_that_is_zero_or_nan_on_most_of_the_space(key):
     def inside(f):
         return jnp.where(f > 2, jnp.nan, jnp.where(f > 1, -3.0, -jnp.inf))
 
-    ended = run(inside, jax.random.normal, key=key, num=4000)
+    ended = run(inside, still, jax.random.normal, key=key, num=4000)
     share = stats.norm.cdf(2) - stats.norm.cdf(1)
     error = np.sqrt((1 - share) / share / 4000)
     assert abs(ended.state.log_normaliser - np.log(share) + 3) < 4 * error
@@ -136,11 +145,11 @@ def test_bounded_number_of_temperatures_gives_a_status(key):
     def narrow(f):
         return -5e3 * jnp.sum((f - 1) ** 2)
 
-    ended = run(narrow, key=key, num=50, max_steps=2)
+    ended = run(narrow, still, key=key, num=50, max_steps=2)
     assert bool(ended.result == RESULTS.max_steps_reached)
     assert ended.num_steps == 2
     assert 0 < ended.state.beta < 1
-    nowhere = run(lambda f: jnp.sum(f) * jnp.nan, key=key, num=50)
+    nowhere = run(lambda f: jnp.sum(f) * jnp.nan, still, key=key, num=50)
     assert bool(nowhere.result == RESULTS.non_finite)
     assert nowhere.state.log_normaliser == -np.inf
     assert nowhere.num_steps == 1
@@ -150,10 +159,11 @@ def test_bounded_number_of_temperatures_gives_a_status(key):
 def test_next_beta(key):
     log_ratios = 30 * jax.random.normal(key, (200,))
     start = jnp.zeros_like(log_ratios[0])
-    half = smc.next_beta(log_ratios, start, 0.5)
+    next_beta = jax.jit(smc.next_beta)
+    half = next_beta(log_ratios, start, 0.5)
     np.testing.assert_allclose(importance_ess(half * log_ratios), 100, rtol=1e-3)
-    assert smc.next_beta(log_ratios, start, 0.9) < half
-    assert smc.next_beta(log_ratios / 1000, start + 0.25, 0.9) == 1
+    assert next_beta(log_ratios, start, 0.9) < half
+    assert next_beta(log_ratios / 1000, start + 0.25, 0.9) == 1
 
 
 @pytest.mark.float32
@@ -169,6 +179,6 @@ def test_systematic_resampling_is_fair(key):
 
 def test_wrong_input_is_refused(key):
     with pytest.raises(ValueError, match="max_steps: expected at least 1, got 0"):
-        run(log_ratio, key=key, num=4, max_steps=0)
+        run(log_ratio, slices(log_ratio), key=key, num=4, max_steps=0)
     with pytest.raises(ValueError, match=r"scalar: expected shape \(\), got \(3,\)"):
         smc.init(jnp.zeros((5, 3)), lambda f: f)

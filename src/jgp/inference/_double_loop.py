@@ -7,8 +7,8 @@ the marginals (Opper & Winther 2005; Heskes & Zoeter 2002),
 
 the convex duals of the log normalisers of prior × sites (r), of the tilted terms (q)
 and of their Gaussian marginals (s). The outer loop replaces the concave −G_s by its
-tangent at the last marginals N(m_s, V_s), an upper bound; what remains is convex, and its dual
-is a minimum over the sites (ν, τ) that couple r and q,
+tangent at the last marginals N(m_s, V_s), an upper bound; what remains is convex, and
+its dual is a minimum over the sites (ν, τ) that couple r and q,
 
     J(ν, τ) = log Z_r(ν, τ) + (1/η) Σᵢ log Z_q,i(m_s/V_s − ην, 1/V_s − ητ),
 

@@ -18,13 +18,13 @@ g and the curvature h of log Ẑ in m₋, the new site is
 cᵢ the ratio of Ẑᵢ to the integral of the cavity times the η-th power of the site.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jgp._fixed_point import FixedPoint, iterate
@@ -76,7 +76,7 @@ def expectation_propagation(
     schedule: str = "parallel",
     damping: float = 1.0,
     window: int = 5,
-    fallback: bool = True,
+    fallback: bool | None = None,
 ) -> Approximation:
     """Approximate the posterior of a likelihood of one latent by EP.
 
@@ -105,7 +105,8 @@ def expectation_propagation(
         damping: Fraction of each step taken, in (0, 1].
         window: Anderson acceleration's memory; 0 turns it off.
         fallback: Whether to go on with the double loop, of O(n³) time with a larger
-            factor.
+            factor. None does wherever the status of the sweeps can be read, which it
+            cannot be under `jit` or `vmap`; True compiles it there too.
 
     Returns:
         An `Approximation` with `DiagonalSites`, or `SignedSites` for a likelihood that
@@ -126,24 +127,34 @@ def expectation_propagation(
         raise ValueError(
             f"schedule: got {schedule!r}, wanted one of {', '.join(SCHEDULES)}."
         )
-    if not isinstance(fallback, bool | np.bool_):
-        raise ValueError(f"fallback: got {fallback!r}, wanted True or False.")
+    if fallback not in (None, True, False):
+        raise ValueError(f"fallback: got {fallback!r}, wanted True, False or None.")
     eta = bounded("power", power, 1e-6, 1.0, inputs.dtype)
-    approximation = _expectation_propagation(
-        model,
-        inputs,
-        targets,
-        None if init is None else init.sites,
+    options = (
         *tolerances(rtol, atol, inputs.dtype),
         positive_integer("max_steps", max_steps),
         bounded("damping", damping, 1e-3, 1.0, inputs.dtype),
         # A power of one has closed forms that others have not.
         None if is_concrete(eta) and float(eta) == 1 else eta,
+    )
+    run = functools.partial(
+        _expectation_propagation,
         sequential=schedule == "sequential",
         window=int(positive_integer("window", window, least=0)),
-        fallback=bool(fallback),
     )
+    start = None if init is None else init.sites
+    arguments = model, inputs, targets
+    approximation = run(*arguments, start, *options, fallback=fallback is True)
+    if fallback is None and _failed(approximation):
+        # Compiled only where it is needed.
+        approximation = run(*arguments, start, *options, fallback=True)
     return finish(approximation, throw)
+
+
+def _failed(approximation: Approximation) -> bool:
+    """Whether the status can be read and is a failure."""
+    residual = approximation.residual
+    return is_concrete(residual) and residual.ndim == 0 and not float(residual) <= 1
 
 
 @eqx.filter_jit

@@ -6,6 +6,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._process import AbstractProcess
 from jgp.inference._gradient import Gradient, gradient_of
+from jgp.inference._joint_sites import check_semidefinite
 from jgp.inference._paths import Path, path_of
 from jgp.inference._posterior import AbstractGaussianPosterior
 
@@ -67,8 +68,12 @@ class AbstractFunctionPosterior(AbstractGaussianPosterior):
             inputs: (m, d) inputs at which the draw is exact, in place of features.
 
         Raises:
-            ValueError: for a kernel without features where no `inputs` are given.
+            ValueError: for a kernel without features where no `inputs` are given, and
+                for sites of negative precision, which no noise stands for.
         """
+        sites = getattr(self, "sites", None)
+        if sites is not None:
+            check_semidefinite(sites, "path")
         return path_of(
             self.process,
             self.x,

@@ -26,6 +26,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
+from jgp._lapack import one_by_one
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
@@ -129,7 +130,7 @@ def _nested_ep(
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     update = eqx.filter_jit(functools.partial(_update, num_sweeps=inner_sweeps))
 
-    def run(params, controls) -> FixedPoint:
+    def search(params, controls) -> FixedPoint:
         _, prior_mean, y = params
         init, rtol, atol, max_steps, damping = controls
         return iterate(
@@ -143,6 +144,17 @@ def _nested_ep(
             window=window,
             feasible=lambda sites: jnp.all(sites.alpha > 0),
         )
+
+    def run(params, controls) -> FixedPoint:
+        leaves, structure = jax.tree.flatten((params, controls))
+
+        # In lockstep all members of a batch would wait for the slowest, and on CPU a
+        # product of many matrices takes longer than as many products.
+        @one_by_one
+        def alone(*leaves):
+            return search(*jax.tree.unflatten(structure, leaves))
+
+        return alone(*leaves)
 
     params = (K, prior_mean, y)
     controls = jax.tree.map(jnp.asarray, (init, rtol, atol, max_steps, damping))

@@ -194,7 +194,7 @@ def _runs(
         positions = q.mean[None] + jnp.concatenate([pairs, -pairs])
         ended = smc.run(
             smc.init(positions, log_ratio, batch_size=batch_size),
-            _slices(log_ratio, about, num_moves),
+            _slices(q, log_ratio, about, num_moves),
             key=run_key,
             ess_fraction=ess_fraction,
             max_steps=MAX_STEPS,
@@ -209,19 +209,19 @@ def _runs(
 
 
 def _slices(
+    q: Gaussian,
     log_ratio: Callable[[Array], Array],
     about: Callable[[Array], Gaussian],
     num_moves: int,
 ) -> smc.Move:
-    """Elliptical slices about a Gaussian of each temperature, q ∏ᵢ tᵢ^β or q itself."""
+    """Elliptical slices about the Gaussian of each temperature."""
 
     def move(beta):
         gaussian = about(beta)
-        # What the Gaussian has beyond q is no part of the likelihood of the slices.
-        powers = about(jnp.zeros_like(beta))
 
         def excess(f):
-            return gaussian.log_sites(f) - powers.log_sites(f)
+            # What the Gaussian has beyond q is no part of the likelihood of slices.
+            return gaussian.log_sites(f) - q.log_sites(f)
 
         def log_likelihood(f):
             return beta * log_ratio(f) - excess(f)

@@ -33,22 +33,7 @@ from jgp._results import RESULTS, unless
 from jgp._types import as_float
 from jgp.sampling._diagnostics import importance_ess
 from jgp.sampling._target import evaluate
-
-# Halvings of the interval of the next temperature: enough for log ratios that vary by
-# 1e10 from particle to particle.
-NUM_HALVINGS = 50
-
-
-class Particle(NamedTuple):
-    """A position and log r there."""
-
-    position: PyTree[Array]
-    log_ratio: Float[Array, "*num"]
-
-
-# Maps β to a kernel that leaves π_β invariant: a function of a particle, and a key by
-# keyword, to a particle and an info.
-Move = Callable[[Array], Callable[..., tuple[Particle, Any]]]
+from jgp.sampling._tempering import Move, Particle, in_batches, log_power, next_beta
 
 
 class State(NamedTuple):
@@ -100,7 +85,7 @@ def init(
         batch_size: Evaluations at once; all by default.
     """
     positions = jax.tree.map(as_float, positions)
-    values = _map(lambda f: evaluate(log_ratio, f), positions, batch_size)
+    values = in_batches(lambda f: evaluate(log_ratio, f), positions, batch_size)
     zero = jnp.zeros((), values.dtype)
     return State(Particle(positions, values), zero, zero)
 
@@ -110,13 +95,13 @@ def step(
     move: Move,
     *,
     key: PRNGKeyArray,
-    ess_fraction: ArrayLike = 0.5,
+    ess_fraction: ArrayLike = 0.8,
     batch_size: int | None = None,
 ) -> tuple[State, Info]:
     """Go to the next temperature: weigh, resample and move.
 
-    At β = 1 particles are not moved, which would not change the normaliser: `rejuvenate`
-    does so, and parts those that were resampled from one.
+    At β = 1 particles are not moved, which would not change the normaliser:
+    `rejuvenate` does so, and parts those that were resampled from one.
 
     Args:
         state: The state, from `init` or the step before.
@@ -131,7 +116,7 @@ def step(
     particles, beta, log_normaliser = state
     log_ratios = particles.log_ratio
     new = next_beta(log_ratios, beta, ess_fraction)
-    log_weights = _scaled(log_ratios, new - beta)
+    log_weights = log_power(log_ratios, new - beta)
     total = jax.nn.logsumexp(log_weights)
     weights = jnp.exp(log_weights - total)
     chosen = systematic_resampling(weights, key=resample_key)
@@ -149,7 +134,8 @@ def step(
         nothing = jax.tree.map(lambda s: jnp.full(s.shape, jnp.nan, s.dtype), shape)
         return state, nothing
 
-    state, infos = lax.cond(new < 1, moved, unmoved)
+    under_way = (new < 1) & jnp.isfinite(total)
+    state, infos = lax.cond(under_way, moved, unmoved)
     return state, Info(new, importance_ess(log_weights), infos)
 
 
@@ -180,7 +166,7 @@ def rejuvenate(
         particle, key = particle_and_key
         return kernel(particle, key=key)
 
-    particles, infos = _map(one, (state.particles, keys), batch_size)
+    particles, infos = in_batches(one, (state.particles, keys), batch_size)
     means = jax.tree.map(lambda a: jnp.mean(a.astype(dtype), axis=0), infos)
     return state._replace(particles=particles), means
 
@@ -190,7 +176,7 @@ def run(
     move: Move,
     *,
     key: PRNGKeyArray,
-    ess_fraction: ArrayLike = 0.5,
+    ess_fraction: ArrayLike = 0.8,
     max_steps: int = 200,
     batch_size: int | None = None,
 ) -> Run:
@@ -242,41 +228,6 @@ def run(
     return Run(state, infos, num_steps, result)
 
 
-def next_beta(
-    log_ratios: Float[Array, " num"],
-    beta: Float[Array, ""],
-    ess_fraction: ArrayLike = 0.5,
-) -> Float[Array, ""]:
-    """The largest β' ≤ 1 at which the weights r^(β' − β) keep a share of their ESS.
-
-    The effective sample size falls as β' grows, so that bisection finds it. Of equally
-    weighted particles it is the conditional one of Zhou et al. 2016.
-
-    Args:
-        log_ratios: log r of equally weighted particles of π_β.
-        beta: β.
-        ess_fraction: The effective sample size wanted, as a share of the particles at
-            which r is not 0, in (0, 1).
-    """
-    dtype = log_ratios.dtype
-    alive = jnp.sum(log_ratios > -jnp.inf).astype(dtype)
-    wanted = jnp.asarray(ess_fraction, dtype) * alive
-
-    def enough(delta):
-        return importance_ess(_scaled(log_ratios, delta)) >= wanted
-
-    def halve(_, interval):
-        low, high = interval
-        middle = (low + high) / 2
-        right = enough(middle)
-        return jnp.where(right, middle, low), jnp.where(right, high, middle)
-
-    whole = 1 - beta
-    interval = (jnp.zeros_like(beta), whole)
-    low, _ = lax.fori_loop(0, NUM_HALVINGS, halve, interval)
-    return jnp.where(enough(whole), jnp.ones_like(beta), beta + low)
-
-
 def systematic_resampling(
     weights: Float[Array, " num"], *, key: PRNGKeyArray
 ) -> Int[Array, " num"]:
@@ -295,17 +246,3 @@ def systematic_resampling(
     below_one = 1 - jnp.finfo(dtype).epsneg
     teeth = jnp.minimum(teeth / num, below_one) * up_to[-1]
     return jnp.minimum(jnp.searchsorted(up_to, teeth, side="right"), num - 1)
-
-
-def _scaled(log_ratios: Float[Array, " num"], delta: Array) -> Float[Array, " num"]:
-    """Log r^δ, −inf for r = 0 even where δ is 0."""
-    return jnp.where(log_ratios > -jnp.inf, delta * log_ratios, -jnp.inf)
-
-
-def _map(function: Callable[[Any], Any], over: PyTree, batch_size: int | None) -> Any:
-    """`vmap`, in equal batches where memory has a bound: a rest compiles once more."""
-    num = jax.tree.leaves(over)[0].shape[0]
-    if batch_size is None or batch_size >= num:
-        return jax.vmap(function)(over)
-    batch_size = next(b for b in range(batch_size, 0, -1) if num % b == 0)
-    return lax.map(function, over, batch_size=None if batch_size == 1 else batch_size)
