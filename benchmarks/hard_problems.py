@@ -96,6 +96,7 @@ def run(problem: Problem, dtype: Any, **options: Any) -> Outcome:
     kept = jax.tree.leaves(
         (approximation.log_evidence, approximation.sites, approximation.posterior)
     )
+    assert approximation.log_evidence is not None
     result = next(n for n in NAMES if approximation.result == getattr(RESULTS, n))
     return Outcome(
         problem,

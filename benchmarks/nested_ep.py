@@ -25,7 +25,7 @@ MEMORY = ((200, 10), (1000, 10))
 GRADIENTS = ((120, 3), (500, 3), (200, 10))
 SETTINGS = 64
 # Seconds that the repeats of one measurement may take, beyond the first.
-PATIENCE = 4.0
+PATIENCE = 6.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,10 +50,11 @@ def _report(small: bool, output: Path) -> None:
 
     kept = (lambda sizes: sizes[: (len(sizes) + 1) // 2]) if small else tuple
     sections: tuple[tuple[str, Callable[[], list[dict[str, Any]]]], ...] = (
+        # First: on Linux a child inherits the peak of the process that starts it.
+        ("memory", lambda: [memory(*MEMORY)]),
         ("against n", lambda: [cost(*size) for size in kept(SIZES)]),
         ("against C", lambda: [cost(*size) for size in kept(CLASSES)]),
         ("one kernel or C", lambda: [cost(*SHARED, shared=s) for s in (True, False)]),
-        ("memory", lambda: [memory(*MEMORY)]),
         ("gradient", lambda: [gradient(*size) for size in kept(GRADIENTS)]),
         ("vmap", lambda: [batched(120, 3)]),
         ("scikit-learn", lambda: [peer(*each) for each in kept(PEERS)]),
@@ -92,7 +93,7 @@ def exponent(rows: Sequence[dict[str, Any]], size: str) -> float:
 
     larger = rows[len(rows) // 2 - 1 :]
     logs = np.log([[row[size], row["ms a sweep"]] for row in larger])
-    return float(np.polyfit(*logs.T, 1)[0])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
 
 
 def clusters(num_data: int, num_classes: int) -> tuple[Any, Any]:
@@ -116,14 +117,14 @@ def model(lengthscales: Any, variance: Any, *, shared: bool = False) -> Any:
     return jgp.Model(process, jgp.likelihoods.MultinomialProbit(num_classes))
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    """Median warm time; few repeats of what takes long."""
+def seconds(*functions: Callable[[], Any]) -> list[float]:
+    """Median warm times, in turns so that what else runs disturbs all alike."""
     from benchmarks.timing import timed
 
-    times = [timed(function).seconds]
-    repeats = min(15, int(PATIENCE / times[0]))
-    times += [timed(function).seconds for _ in range(repeats)]
-    return statistics.median(times[1:] or times)
+    start = [timed(function).seconds for function in functions]
+    repeats = min(15, int(PATIENCE / sum(start)))
+    times = [[timed(f).seconds for f in functions] for _ in range(repeats)]
+    return [statistics.median(each) for each in zip(*(times or [start]), strict=True)]
 
 
 def flops(n: int, C: int) -> float:
@@ -138,7 +139,7 @@ def flops(n: int, C: int) -> float:
 def cost(n: int, C: int, shared: bool = False) -> dict[str, Any]:
     """Time of a call and a sweep, and its rate beside that of LAPACK's Cholesky."""
     import numpy as np
-    from scipy.linalg import lapack
+    from scipy.linalg import get_lapack_funcs
 
     import jgp
 
@@ -147,11 +148,11 @@ def cost(n: int, C: int, shared: bool = False) -> dict[str, Any]:
     # max_steps is traced: this compiles what is timed, at the price of one sweep.
     jgp.nested_ep(classes, x, y, max_steps=1, throw=False)
     sweeps = int(jgp.nested_ep(classes, x, y).num_steps)
-    total = seconds(lambda: jgp.nested_ep(classes, x, y))
-    A = np.asfortranarray(
-        np.eye(n) + np.exp(-(np.subtract.outer(x[:, 0], x[:, 0]) ** 2))
-    )
-    factor = seconds(lambda: lapack.dpotrf(A, lower=1)[0])
+    A = np.eye(n) + np.exp(-(np.subtract.outer(x[:, 0], x[:, 0]) ** 2))
+    (potrf,) = get_lapack_funcs(("potrf",), (A,))
+    (total,) = seconds(lambda: jgp.nested_ep(classes, x, y))
+    # A symmetric matrix is its own transpose, and LAPACK wants columns.
+    (factor,) = seconds(lambda: potrf(A.T, lower=1)[0])
     rate, lapack_rate = flops(n, C) * sweeps / total, n**3 / 3 / factor
     return {
         "n": n,
@@ -219,7 +220,7 @@ def gradient(n: int, C: int) -> dict[str, Any]:
     raw = jnp.log(jnp.array([2.0] * C + [1.0]))
     alone, both = jax.jit(evidence), jax.jit(jax.value_and_grad(evidence))
     jax.block_until_ready((alone(raw), both(raw)))
-    value, with_gradient = seconds(lambda: alone(raw)), seconds(lambda: both(raw))
+    value, with_gradient = seconds(lambda: alone(raw), lambda: both(raw))
     return {
         "n": n,
         "C": C,
@@ -241,8 +242,8 @@ def batched(n: int, C: int) -> dict[str, Any]:
     raw = jnp.asarray(centre + spread)
     one, many = jax.jit(evidence), jax.jit(jax.vmap(evidence))
     jax.block_until_ready((one(raw[0]), many(raw)))
-    single = seconds(lambda: [one(each) for each in raw]) / SETTINGS
-    together = seconds(lambda: many(raw))
+    single, together = seconds(lambda: [one(each) for each in raw], lambda: many(raw))
+    single /= SETTINGS
     return {
         "n": n,
         "C": C,
@@ -282,7 +283,7 @@ def peer(name: str, n: int, lengthscale: float) -> dict[str, Any]:
         GaussianProcessClassifier(kernel=RBF(lengthscale), optimizer=fixed).fit(x, y)
 
     sweeps = int(ours().num_steps)
-    mine, other = seconds(ours), seconds(theirs)
+    mine, other = seconds(ours, theirs)
     return {
         "data": name,
         "n": n,

@@ -37,7 +37,14 @@ LAYERS = {
     3: {"kernels", "likelihoods", "means"},
     4: {"_mean_functions", "_process", "_coregionalised", "_model"},
     5: {"inference", "quadrature"},
-    6: {"_bayes_factor", "_fit", "_information", "_selection"},
+    6: {
+        "_correction",
+        "_bayes_factor",
+        "_fit",
+        "_information",
+        "_left_out",
+        "_selection",
+    },
     7: {"plots", "sklearn", "io", "testing", "conjugate"},
     8: {"__init__"},
 }

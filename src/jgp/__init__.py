@@ -9,10 +9,12 @@ from jgp._bayes_factor import BayesFactor as BayesFactor
 from jgp._bayes_factor import log_bayes_factor as log_bayes_factor
 from jgp._coregionalised import CoregionalisedProcess as CoregionalisedProcess
 from jgp._coregionalised import coregionalised as coregionalised
+from jgp._correction import evidence_correction as evidence_correction
 from jgp._fit import Fit as Fit
 from jgp._fit import fit as fit
 from jgp._information import Information as Information
 from jgp._information import fisher_information as fisher_information
+from jgp._left_out import LeftOut as LeftOut
 from jgp._model import Model as Model
 from jgp._model import freeze as freeze
 from jgp._parameters import constraints as constraints

@@ -6,6 +6,7 @@ w = P(y − m₀), leaving out observation i predicts it by
     μᵢ = yᵢ − wᵢ/Pᵢᵢ,   σᵢ² = 1/Pᵢᵢ
 
 (Rasmussen & Williams 2006, eq. 5.12; Sundararajan & Keerthi 2001): one inverse for all.
+Approximations with sites leave out the site of a point: `_left_out`.
 """
 
 from typing import Any, cast
@@ -13,8 +14,9 @@ from typing import Any, cast
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
+from jgp._left_out import LeftOut, left_out
 from jgp._parameters import is_concrete
 from jgp.inference import Approximation, GaussianPosterior
 from jgp.inference._coupled_posterior import CoupledPosterior
@@ -103,21 +105,49 @@ def criticise(
     return _criticism(predicted, targets.astype(predicted.mean.dtype))
 
 
-def leave_one_out(approximation: Approximation) -> Criticism:
-    """Predict each training target of exact regression from all the others.
+def leave_one_out(
+    approximation: Approximation,
+    *,
+    method: str | None = None,
+    key: PRNGKeyArray | None = None,
+) -> Criticism | LeftOut:
+    """Predict each training target from all the others, without refitting.
 
-    In closed form, in O(n³) for all of them; differentiable. One target at a time is
-    left out, also where several outputs are observed at a point. Targets that are
-    missing are predicted from all that are there, and have no scores.
+    Of exact regression in closed form, O(n³) for all of them: a `Criticism`. One target
+    at a time is left out, also where several outputs are observed at a point. Targets
+    that are missing are predicted from all that are there, and have no scores.
+
+    Of `laplace`, `expectation_propagation` and `nested_ep` by taking the whole site of
+    a point from its marginal, in about the time of a sweep: a `LeftOut`, of all
+    outputs at a point together. Differentiable in both cases.
+
+    Args:
+        approximation: By exact, or by a method with sites.
+        method: An integration rule of the likelihood (see its `predict`), where the
+            approximation has sites; by default its own, but "orthant" (exact) for
+            `MultinomialProbit` of at most 3 classes.
+        key: Randomises a rule that is otherwise deterministic.
 
     Raises:
-        ValueError: for an approximation by another method than `exact`, or a `Basis`
-            with a coefficient that a single target alone determines.
+        ValueError: for an approximation by another method (samples have no sites), or a
+            `Basis` with a coefficient that a single target alone determines.
+
+    Warns:
+        InferenceWarning: where sites of negative precision leave no posterior without
+            a point; its `log_prob` is NaN.
     """
-    factor = getattr(getattr(approximation, "posterior", None), "factor", None)
-    if not isinstance(factor, CholeskyFactor):
+    posterior = getattr(approximation, "posterior", None)
+    if not isinstance(getattr(posterior, "factor", None), CholeskyFactor):
+        # The sites of samples, or of a band, are not those of such a posterior.
+        if isinstance(posterior, GaussianPosterior) and posterior.sites is not None:
+            return left_out(approximation, method=method, key=key)
         got = getattr(approximation, "method", type(approximation).__name__)
-        raise ValueError(f"approximation: got {got}, wanted one by exact.")
+        raise ValueError(
+            f"approximation: got {got}, wanted one by exact, laplace, "
+            "expectation_propagation or nested_ep."
+        )
+    if method is not None:
+        raise ValueError(f"method: got {method!r}, wanted None for exact regression.")
     criticism, alone = _leave_one_out(approximation)
     if is_concrete(alone) and np.any(alone):
         raise ValueError(

@@ -277,6 +277,7 @@ def _log_evidence(
 def _local(terms: Any, held: tuple[Cavities, Any]) -> Float[Array, ""]:
     """(1/η) Σ log Ẑᵢ as a function of the likelihood and the observations."""
     cavities, power = held
+    likelihood, y = terms
     nothing: Any = None
-    problem = Problem(nothing, nothing, *terms, power, None)
+    problem = Problem(nothing, nothing, likelihood, y, power, None)
     return jnp.sum(problem.tilted(cavities).log_normaliser) / problem.eta

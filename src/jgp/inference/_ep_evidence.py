@@ -28,7 +28,7 @@ def stationary_evidence(
     posterior: SitePosterior,
     cavities: PyTree,
     *,
-    local: Callable[[PyTree, PyTree], Array] | None = None,
+    local: Callable[[PyTree, PyTree], Array] | None,
 ) -> Float[Array, ""]:
     """`value`, differentiated as log Z of converged sites.
 

@@ -51,7 +51,7 @@ def importance_evidence(
     mean = prior_mean + apply_blocks(K, weights)
     proposal = cast(AbstractSites, approximation.sites)
     sites = tempered(proposal, weights, mean, temper)
-    posterior = site_posterior(K, prior_mean, sites)
+    posterior = site_posterior(K, prior_mean, sites, root)
     log_normaliser = site_normaliser(prior_mean, sites, posterior)
     shape = prior_mean.shape
     num_pairs = (num + 1) // 2

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jgp._linalg import apply_blocks
+from jgp.inference._joint_sites import JointFactor
 from jgp.inference._site_draws import tempered, whitened_deviation
 from jgp.inference._sites import (
     AbstractSites,
@@ -30,7 +31,7 @@ class Ellipse(eqx.Module):
 
     root: Float[Array, "C n n"] | None
     sites: AbstractSites | None
-    factor: SiteFactor | None
+    factor: SiteFactor | JointFactor | None
     centre: Float[Array, "n C"]
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "n C"]:

@@ -31,8 +31,11 @@ from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import bounded, positive_integer, prepare, tolerances
+from jgp.inference._ep_evidence import stationary_evidence
+from jgp.inference._full_ep import LARGEST, full_ep
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._sites import (
+    DenseSites,
     RankOneSites,
     SitePosterior,
     site_normaliser,
@@ -59,6 +62,7 @@ def nested_ep(
     max_steps: int = 200,
     throw: bool = True,
     damping: float = 1.0,
+    inner: str = "nested",
     inner_sweeps: int = 1,
     window: int = 5,
 ) -> Approximation:
@@ -81,12 +85,15 @@ def nested_ep(
         throw: Whether to raise `InferenceError` when the sweeps do not converge;
             otherwise look at `result`.
         damping: Fraction of each step taken, in (0, 1].
+        inner: "nested", or "quadrature": exact tilted moments, to measure the error
+            of nesting by ("full EP"). Its sites are full blocks, and it takes
+            O((nC)³) time and O((nC)²) memory, up to nC = 4000.
         inner_sweeps: Passes over the factors of each point within a sweep.
         window: Anderson acceleration's memory; 0 turns it off.
 
     Returns:
         An `Approximation` with `RankOneSites`, whose `precision` is α (1 at the
-        label) and whose `linear` is ν.
+        label) and whose `linear` is ν; with `DenseSites` for "quadrature".
 
     Raises:
         ValueError: for input that cannot be right, before anything is compiled.
@@ -99,18 +106,46 @@ def nested_ep(
             "MultinomialProbit for nested_ep."
         )
     init = check_approximation(init, "init", "nested_ep", model, inputs)
+    sites = None if init is None else init.sites
+    options = (
+        *tolerances(rtol, atol, inputs.dtype),
+        positive_integer("max_steps", max_steps),
+        bounded("damping", damping, 1e-3, 1.0, inputs.dtype),
+    )
+    num_sweeps = int(positive_integer("inner_sweeps", inner_sweeps))
+    size = int(positive_integer("window", window, least=0))
+    if inner == "quadrature":
+        _check_size(inputs.shape[0] * model.process.num_latents)
+        if isinstance(sites, RankOneSites):
+            sites = DenseSites(sites.blocks(), sites.linear)
+        dense = cast("DenseSites | None", sites)
+        found = full_ep(model, inputs, labels, dense, *options, window=size)
+        return finish(found, throw)
+    if inner != "nested":
+        raise ValueError(f"inner: got {inner!r}, wanted 'nested' or 'quadrature'.")
+    if isinstance(sites, DenseSites):
+        raise ValueError(
+            "init: got an Approximation with inner='quadrature', wanted one with "
+            "inner='nested'."
+        )
     approximation = _nested_ep(
         model,
         inputs,
         labels,
-        None if init is None else cast(RankOneSites, init.sites),
-        *tolerances(rtol, atol, inputs.dtype),
-        positive_integer("max_steps", max_steps),
-        bounded("damping", damping, 1e-3, 1.0, inputs.dtype),
-        inner_sweeps=int(positive_integer("inner_sweeps", inner_sweeps)),
-        window=int(positive_integer("window", window, least=0)),
+        cast("RankOneSites | None", sites),
+        *options,
+        inner_sweeps=num_sweeps,
+        window=size,
     )
     return finish(approximation, throw)
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST:
+        raise ValueError(
+            f"inner: got 'quadrature' for nC = {size} latents, wanted at most "
+            f"{LARGEST}, or inner='nested'."
+        )
 
 
 @eqx.filter_jit
@@ -235,7 +270,6 @@ def no_sites(y: Int[Array, " n"], like: Float[Array, "n C"]) -> ProbitSites:
     )
 
 
-@eqx.filter_custom_jvp
 def _log_evidence(
     K: Float[Array, "C n n"],
     prior_mean: Float[Array, "n C"],
@@ -245,24 +279,8 @@ def _log_evidence(
     """Log Z; integrating uᵢ out leaves ½(Σβ)²/s − ½log s beside the sites on f."""
     s = jnp.sum(sites.alpha, axis=1)
     auxiliary = jnp.sum(sites.beta, axis=1) ** 2 / s - jnp.log(s)
-    normaliser = site_normaliser(prior_mean, swept.sites, swept.posterior)
-    return normaliser + jnp.sum(auxiliary) / 2 + jnp.sum(swept.log_constants)
-
-
-@_log_evidence.def_jvp
-def _log_evidence_jvp(primals, tangents):
-    """Explicit in K and m₀ alone: log Z is stationary in the sites.
-
-    The sites and the factor in the rule carry their implicit derivative, so that the
-    rule can be differentiated again; a first derivative does not look at it.
-    """
-    posterior = primals[3].posterior
-    dK, dprior_mean = tangents[:2]
-    tangent = jnp.zeros((), posterior.mean.dtype)
-    if dK is not None:
-        b = posterior.weights.T
-        gradient = b[:, :, None] * b[:, None, :] - posterior.factor.diagonal_blocks()
-        tangent = tangent + jnp.sum(gradient * dK) / 2
-    if dprior_mean is not None:
-        tangent = tangent + jnp.sum(posterior.weights * dprior_mean)
-    return _log_evidence(*primals), tangent
+    value = site_normaliser(prior_mean, swept.sites, swept.posterior)
+    value = value + jnp.sum(auxiliary) / 2 + jnp.sum(swept.log_constants)
+    return stationary_evidence(
+        value, K, prior_mean, None, swept.posterior, None, local=None
+    )

@@ -40,8 +40,8 @@ from jgp.inference._sites import (
 from jgp.sampling import elliptical_slice, smc
 
 # Latents of the particles that move at once. A batch waits for its slowest particle:
-# wide ones gain only where small operations are dear.
-CHUNK_SIZE = 2**10
+# on a CPU wide ones gain less than that costs.
+CPU_CHUNK_SIZE, CHUNK_SIZE = 2**10, 2**20
 MAX_STEPS = 200
 
 
@@ -114,7 +114,7 @@ def smc_evidence(
     prior = Gaussian(prior_mean, root)
 
     def conditioned(sites: AbstractSites) -> Gaussian:
-        posterior = site_posterior(K, prior_mean, sites)
+        posterior = site_posterior(K, prior_mean, sites, root)
         return Gaussian(posterior.mean, root, sites, posterior)
 
     sites = approximation.sites
@@ -184,7 +184,9 @@ def _runs(
 ) -> tuple[Array, Array, Array, RESULTS]:
     """Log normalisers, temperatures, evaluations a slice and statuses, by run."""
     num_pairs = (num_particles + 1) // 2
-    batch_size = max(1, CHUNK_SIZE // q.mean.size)
+    on_cpu = jax.default_backend() == "cpu"
+    chunk_size = CPU_CHUNK_SIZE if on_cpu else CHUNK_SIZE
+    batch_size = max(1, chunk_size // q.mean.size)
 
     def one(key):
         draw_key, run_key = jax.random.split(key)

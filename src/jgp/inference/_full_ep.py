@@ -1,0 +1,169 @@
+r"""EP of the multinomial probit with exact tilted moments, to measure nested EP by.
+
+The tilted normaliser is an orthant probability of the contrasts h_k = f_y − f_k,
+
+    Ẑ(m₋) = P(u + h_k + e_k > 0 for all k ≠ y),   u, e_k ~ N(0, 1),
+
+in closed form for C <= 3 and by Genz's lattice beyond. With g and −H its logarithm's
+first two derivatives in the cavity mean, the tilted mean is m₋ + V₋g and the tilted
+covariance V₋ − V₋HV₋, so the site that matches them has
+
+    T = (I − HV₋)⁻¹H,   ν = (I + TV₋)(g + Hm₋).
+
+T is a full block for C >= 4 (diagonal minus rank one for C <= 3): the joint algebra
+of `_joint_sites`, O((nC)³), for small problems.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jgp._fixed_point import FixedPoint, iterate
+from jgp._implicit import fixed_point
+from jgp._linalg import cholesky, inverse, solve_lower
+from jgp._model import Model
+from jgp._orthant import orthant_probability
+from jgp._results import RESULTS, unless, worst
+from jgp.inference._approximation import Approximation
+from jgp.inference._ep_evidence import stationary_evidence
+from jgp.inference._gaussian_posterior import GaussianPosterior
+from jgp.inference._joint_sites import prior_root
+from jgp.inference._sites import (
+    DenseSites,
+    SitePosterior,
+    site_normaliser,
+    site_posterior,
+)
+from jgp.likelihoods._class_probabilities import other_classes
+
+# Unknown latents above which (nC)³ is no longer reasonable.
+LARGEST = 4000
+
+
+class _Swept(eqx.Module):
+    posterior: SitePosterior
+    log_constants: Float[Array, " n"]
+
+
+@eqx.filter_jit
+def full_ep(
+    model: Model,
+    x: Array,
+    y: Array,
+    init: DenseSites | None,
+    rtol: Any,
+    atol: Any,
+    max_steps: Any,
+    damping: Any,
+    *,
+    window: int,
+) -> Approximation:
+    """The compiled part of `nested_ep(..., inner="quadrature")`."""
+    K, prior_mean = model.process.covariance(x), model.process.mean(x)
+    root = jax.lax.stop_gradient(prior_root(K))
+    update = eqx.filter_jit(_update)
+
+    def run(params, controls) -> FixedPoint:
+        start, rtol, atol, max_steps, damping = controls
+        return iterate(
+            update,
+            start,
+            params,
+            rtol=rtol,
+            atol=atol,
+            max_steps=max_steps,
+            damping=damping,
+            window=window,
+        )
+
+    n, num_latents = prior_mean.shape
+    zeros = jnp.zeros((n, num_latents, num_latents), x.dtype)
+    start = DenseSites(zeros, jnp.zeros_like(prior_mean)) if init is None else init
+    params = (K, prior_mean, y, root)
+    controls = (start, *jax.tree.map(jnp.asarray, (rtol, atol, max_steps, damping)))
+    found = fixed_point(run, _update, params, controls)
+    sites, swept = found.value, found.auxiliary
+    posterior = swept.posterior
+    value = site_normaliser(prior_mean, sites, posterior) + jnp.sum(swept.log_constants)
+    log_evidence = stationary_evidence(
+        value, K, prior_mean, None, posterior, None, local=None
+    )
+    finite = unless(jnp.isfinite(log_evidence), RESULTS.non_finite)
+    return Approximation(
+        model,
+        x,
+        y,
+        GaussianPosterior(
+            model.process, x, posterior.weights, posterior.factor, sites=sites
+        ),
+        log_evidence,
+        sites,
+        worst(found.result, finite),
+        found.num_steps,
+        found.residual,
+        jnp.zeros((), x.dtype),
+        method="nested_ep",
+        evidence_kind="ep",
+    )
+
+
+def _update(sites: DenseSites, params: tuple) -> tuple[DenseSites, _Swept]:
+    K, prior_mean, y, root = params
+    posterior = site_posterior(K, prior_mean, sites, root)
+    (T, nu), log_constants = jax.vmap(_match)(
+        posterior.mean, posterior.covariance, sites.precision, sites.linear, y
+    )
+    return DenseSites(T, nu), _Swept(posterior, log_constants)
+
+
+def _match(
+    mean: Float[Array, " C"],
+    covariance: Float[Array, "C C"],
+    T: Float[Array, "C C"],
+    nu: Float[Array, " C"],
+    label: Int[Array, ""],
+) -> tuple[tuple[Array, Array], Array]:
+    """The site that matches the tilted moments, and log c of the one there was.
+
+    With S = RRᵀ and Q = I − RᵀTR, the cavity is V₋ = RQ⁻¹Rᵀ and
+    m₋ = RQ⁻¹R⁻¹m − V₋ν; T' = H + HR₋(I − R₋ᵀHR₋)⁻¹R₋ᵀH, symmetric.
+    """
+    identity = jnp.eye(mean.shape[0], dtype=mean.dtype)
+    R = cholesky(covariance).lower
+    Q_inverse, log_Q = inverse(identity - R.T @ T @ R)
+    white = solve_lower(R, mean[:, None])[:, 0]
+    V = R @ Q_inverse @ R.T
+    cavity = R @ (Q_inverse @ white) - V @ nu
+    log_normaliser, g, H = _tilted(cavity, V, label)
+    R = cholesky(V).lower
+    cavity_white = solve_lower(R, cavity[:, None])[:, 0]
+    RH = R.T @ H
+    inner, _ = inverse(identity - RH @ R)
+    new_T = H + RH.T @ inner @ RH
+    new_T = (new_T + new_T.T) / 2
+    target = g + H @ cavity
+    new_nu = target + new_T @ (V @ target)
+    squares = jnp.sum(cavity_white**2) - jnp.sum(white**2)
+    return (new_T, new_nu), log_normaliser + (squares - log_Q) / 2
+
+
+def _tilted(
+    mean: Float[Array, " C"], V: Float[Array, "C C"], label: Int[Array, ""]
+) -> tuple[Array, Array, Array]:
+    """Log Ẑ, its gradient and minus its Hessian in the mean."""
+    num_classes = mean.shape[0]
+    identity = jnp.eye(num_classes, dtype=mean.dtype)
+    B = identity[label][None] - identity[other_classes(label, num_classes)]
+    unit = jnp.eye(num_classes - 1, dtype=mean.dtype)
+    covariance = B @ V @ B.T + 1 + unit
+
+    def log_probability(h):
+        return jnp.log(orthant_probability(h, covariance))
+
+    h = B @ mean
+    value, g = jax.value_and_grad(log_probability)(h)
+    H = -jax.jacfwd(jax.grad(log_probability))(h)
+    return value, B.T @ g, B.T @ H @ B
