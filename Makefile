@@ -1,7 +1,7 @@
 # Everything on a machine that has python >= 3.11, pip and make.
 #   make test      lint, type-check, tests in float64 and a subset in float32
 #   make test-slow the tests of more than some seconds that `make test` leaves out
-#   make test-long those of more than ten seconds, and the notebooks
+#   make test-long those of more than ten seconds, slow ones in float32, notebooks
 #   make compare   nested EP, Laplace and MCMC on Iris: a table and a picture
 
 PYTHON ?= python3
@@ -22,10 +22,10 @@ test: lint types $(VENV)/test.stamp
 
 test-slow: $(VENV)/test.stamp
 	$(BIN)/pytest -n auto -m "slow and not long"
-	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m "float32 and slow and not long"
 
 test-long: $(VENV)/test.stamp
 	$(BIN)/pytest -n auto -m long
+	JGP_TEST_PRECISION=float32 $(BIN)/pytest -n auto -m "float32 and slow"
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check .

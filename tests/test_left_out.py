@@ -168,7 +168,7 @@ def test_of_expectation_propagation_is_its_normaliser(name):
     np.testing.assert_allclose(got.log_prob, wanted, rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "infer"),
     [
@@ -200,10 +200,10 @@ def test_blocks_are_taken_from_the_marginals(name, infer):
     ("name", "infer"),
     [
         ("probit", EP),
-        pytest.param("poisson", POWER_EP, marks=pytest.mark.slow),
-        pytest.param("student", EP, marks=pytest.mark.slow),
-        pytest.param("softmax", jgp.laplace, marks=pytest.mark.slow),
-        pytest.param("multinomial", jgp.nested_ep, marks=pytest.mark.slow),
+        pytest.param("poisson", POWER_EP, marks=pytest.mark.long),
+        pytest.param("student", EP, marks=pytest.mark.long),
+        pytest.param("softmax", jgp.laplace, marks=pytest.mark.long),
+        pytest.param("multinomial", jgp.nested_ep, marks=pytest.mark.long),
     ],
 )
 def test_score_has_a_gradient_and_is_jitted(name, infer):

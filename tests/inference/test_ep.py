@@ -20,7 +20,7 @@ from jgp._results import RESULTS
 TIGHT = {"rtol": 1e-10, "atol": 1e-10}
 PROBIT = likelihoods.BernoulliProbit()
 GIVEN = likelihoods.FixedNoiseGaussian(np.linspace(0.1, 0.5, 12))
-SLOW = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 
 
 def model(likelihood, variance=1.0, lengthscale=1.0, mean=None):
@@ -118,9 +118,9 @@ def grid_moments(name, mu, v, y, power):
     [
         ("probit", 1.0),
         pytest.param("student", 1.0, marks=SLOW),
-        pytest.param("probit", 0.5, marks=SLOW),
+        pytest.param("probit", 0.5, marks=LONG),
         pytest.param("student", 0.5, marks=SLOW),
-        pytest.param("logit", 1.0, marks=SLOW),
+        pytest.param("logit", 1.0, marks=LONG),
         pytest.param("poisson", 0.3, marks=SLOW),
     ],
 )
@@ -353,8 +353,8 @@ FINE = {"rtol": 1e-12, "atol": 1e-12}
     ("name", "power"),
     [
         pytest.param("student", 1.0, marks=SLOW),
-        pytest.param("probit", 1.0, marks=SLOW),
-        pytest.param("negative binomial", 0.5, marks=SLOW),
+        pytest.param("probit", 1.0, marks=LONG),
+        pytest.param("negative binomial", 0.5, marks=LONG),
     ],
 )
 def test_derivatives_of_the_evidence_equal_differences(name, power):
@@ -382,7 +382,7 @@ def test_derivatives_of_the_evidence_equal_differences(name, power):
     assert float(jnp.max(jnp.abs(hessian - numeric))) < 1e-5 * scale
 
 
-@SLOW
+@LONG
 @pytest.mark.parametrize("name", ["probit", "student"])
 def test_sites_moments_and_predictions_have_implicit_derivatives(name):
     _, x, y = problem(name)
