@@ -101,7 +101,7 @@ def approximation(
     num_steps = method.infer(model, data.x, data.y).num_steps
     later = median_seconds(lambda: method.infer(model, data.x, data.y), budget.repeats)
     after = peak_memory()
-    corrected = jgp.evidence(found, key=key, temper=method.temper)
+    corrected = jgp.evidence(found, key=key, method="importance", temper=method.temper)
     marginals = found.posterior.marginals(data.x)
     moments = Moments(marginals.mean, marginals.variance, 0.0)
     row = Row(

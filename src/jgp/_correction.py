@@ -15,6 +15,7 @@ Nested EP matches no tilted moments exactly; its first-order correction is
 Σᵢ (log Ẑᵢ − log of the inner EP's Ẑᵢ) under the same cavities.
 """
 
+import functools
 import math
 
 import equinox as eqx
@@ -22,11 +23,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jgp._left_out import without_site
 from jgp._linalg import inverse
-from jgp._orthant import orthant_probability
 from jgp.inference import Approximation, DenseSites, RankOneSites
+from jgp.inference._sites import SitePosterior, site_posterior
 from jgp.likelihoods import MultinomialProbit
-from jgp.likelihoods._class_probabilities import other_classes
+from jgp.likelihoods._class_probabilities import contrast_matrix, log_orthant
 from jgp.likelihoods._inner_ep import latent_contrasts, log_normaliser
 from jgp.likelihoods._one_latent import tilted_moments
 
@@ -58,18 +60,15 @@ def evidence_correction(approximation: Approximation) -> Float[Array, ""]:
     return _second_order(approximation)
 
 
-def _cavities(approximation: Approximation) -> tuple[Array, Array, Array]:
-    """Means and covariances without the site of each point, and those with it."""
-    moments = approximation.posterior.marginals(approximation.x)
-    sites = approximation.sites
+def _cavities(approximation: Approximation) -> tuple[Array, Array, SitePosterior]:
+    """Means and covariances without the site of each point, and the posterior."""
+    model, x, sites = approximation.model, approximation.x, approximation.sites
     assert sites is not None
-    S, T = moments.covariance, sites.blocks()
-    mean = moments.mean.reshape(S.shape[:2])
-    # S is positive definite, so that S⁻¹ − T is inverted without a general solver.
-    S_inverse, _ = inverse(S)
-    V, _ = inverse(S_inverse - T)
-    linear = jnp.einsum("icd,id->ic", S_inverse, mean) - sites.linear
-    return jnp.einsum("icd,id->ic", V, linear), V, S
+    K, prior_mean = model.process.covariance(x), model.process.mean(x)
+    posterior = site_posterior(K, prior_mean, sites)
+    V, _ = without_site(posterior, sites)
+    shift = jnp.einsum("icd,id->ic", V, posterior.weights)
+    return posterior.mean - shift, V, posterior
 
 
 def _first_order(approximation: Approximation) -> Float[Array, ""]:
@@ -77,22 +76,15 @@ def _first_order(approximation: Approximation) -> Float[Array, ""]:
 
     def missing(m, V, label):
         inner = log_normaliser(latent_contrasts(m, V, label), label)
-        B, covariance = _contrasts(V, label)
-        return jnp.log(orthant_probability(B @ m, covariance)) - inner
+        B = contrast_matrix(label, m.shape[0], m.dtype)
+        return log_orthant(B @ m, B @ V @ B.T) - inner
 
     return jnp.sum(jax.vmap(missing)(mean, V, approximation.y))
 
 
-def _contrasts(V: Float[Array, "C C"], label: Array) -> tuple[Array, Array]:
-    """B with h = Bf, and the covariance of h + u + e."""
-    num_classes = V.shape[0]
-    identity = jnp.eye(num_classes, dtype=V.dtype)
-    B = identity[label][None] - identity[other_classes(label, num_classes)]
-    return B, B @ V @ B.T + 1 + identity[1:, 1:]
-
-
 def _second_order(approximation: Approximation) -> Float[Array, ""]:
-    mean, V, S = _cavities(approximation)
+    mean, V, posterior = _cavities(approximation)
+    S = posterior.covariance
     n, num_latents = mean.shape
     joint = approximation.posterior.joint(approximation.x).covariance
     joint = joint.reshape(n, num_latents, n, num_latents)
@@ -124,11 +116,8 @@ def _of_classes(mean: Array, V: Array, y: Array) -> tuple[Array, Array, Array]:
     """B of each point and the third and fourth derivatives of log Ẑ in Bm₋."""
 
     def one(m, V, label):
-        B, covariance = _contrasts(V, label)
-
-        def log_probability(h):
-            return jnp.log(orthant_probability(h, covariance))
-
+        B = contrast_matrix(label, m.shape[0], m.dtype)
+        log_probability = functools.partial(log_orthant, covariance=B @ V @ B.T)
         third = jax.jacfwd(jax.jacfwd(jax.grad(log_probability)))
         return B, third(B @ m), jax.jacfwd(third)(B @ m)
 

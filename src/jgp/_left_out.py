@@ -105,7 +105,7 @@ def _left_out(
     assert sites is not None
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     posterior = site_posterior(K, prior_mean, sites)
-    covariance, proper = _without_site(posterior, sites)
+    covariance, proper = without_site(posterior, sites)
     shift = jnp.einsum("ncd,nd->nc", covariance, posterior.weights)
     likelihood = model.likelihood.at_data(x)
     predicted = likelihood.predict(
@@ -115,7 +115,7 @@ def _left_out(
     return LeftOut(_where(proper, predicted), y, log_prob, proper)
 
 
-def _without_site(
+def without_site(
     posterior: SitePosterior, sites: AbstractSites
 ) -> tuple[Float[Array, "n C C"], Bool[Array, " n"]]:
     """Σ₋ of every point and whether it is positive definite; I where it is not.

@@ -29,9 +29,9 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
+from jgp._linalg import cholesky
 from jgp._model import Model
 from jgp._parameters import is_concrete
-from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import bounded, positive_integer, prepare, tolerances
 from jgp.inference._double_loop import double_loop
@@ -42,9 +42,10 @@ from jgp.inference._ep_sweep import (
     Swept,
     parallel_sweep,
     sequential_sweep,
+    tilted_at,
 )
-from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._joint_sites import prior_root
+from jgp.inference._site_approximation import site_approximation
 from jgp.inference._sites import AbstractSites, site_normaliser
 
 SCHEDULES = ("parallel", "sequential")
@@ -176,7 +177,9 @@ def _expectation_propagation(
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     likelihood = model.likelihood.at_data(x)
     positive = likelihood.log_concave
-    root = None if positive else jax.lax.stop_gradient(prior_root(K))
+    root = jitter = None
+    if not positive:
+        root, jitter, _ = jax.lax.stop_gradient(cholesky(K))
     power = None if power is None else jnp.asarray(power)
 
     update = eqx.filter_jit(sequential_sweep if sequential else parallel_sweep)
@@ -209,24 +212,16 @@ def _expectation_propagation(
     found = fixed_point(run, parallel_sweep, problem, controls)
     sites, swept = found.value, found.auxiliary
     log_evidence = _log_evidence(problem, sites, swept)
-    finite = unless(jnp.isfinite(log_evidence), RESULTS.non_finite)
-    posterior = swept.posterior
-    return Approximation(
-        model,
-        x,
-        y,
-        GaussianPosterior(
-            model.process, x, posterior.weights, posterior.factor, sites=sites
-        ),
-        log_evidence,
+    return site_approximation(
+        (model, x, y),
+        found,
         sites,
-        worst(found.result, finite),
-        found.num_steps,
-        found.residual,
-        jnp.zeros((), x.dtype),
-        Diagnostics(swept.num_outer_steps > 0, swept.num_outer_steps),
+        swept.posterior,
+        log_evidence,
         method="expectation_propagation",
         evidence_kind="ep",
+        jitter=jitter,
+        diagnostics=Diagnostics(swept.num_outer_steps > 0, swept.num_outer_steps),
     )
 
 
@@ -278,6 +273,5 @@ def _local(terms: Any, held: tuple[Cavities, Any]) -> Float[Array, ""]:
     """(1/η) Σ log Ẑᵢ as a function of the likelihood and the observations."""
     cavities, power = held
     likelihood, y = terms
-    nothing: Any = None
-    problem = Problem(nothing, nothing, likelihood, y, power, None)
-    return jnp.sum(problem.tilted(cavities).log_normaliser) / problem.eta
+    tilted = tilted_at(likelihood, y, power, cavities)
+    return jnp.sum(tilted.log_normaliser) / (1 if power is None else power)

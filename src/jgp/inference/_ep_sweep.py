@@ -53,10 +53,7 @@ class Problem(NamedTuple):
 
     def tilted(self, cavities: "Cavities") -> Tilted:
         """The tilted moments of every point."""
-        power = self.power
-        if power is not None:
-            power = jnp.broadcast_to(power, cavities.mean.shape)
-        return tilted_moments(self.likelihood, *cavities, self.y, power)
+        return tilted_at(self.likelihood, self.y, self.power, cavities)
 
 
 class Cavities(NamedTuple):
@@ -64,6 +61,18 @@ class Cavities(NamedTuple):
 
     mean: Float[Array, " n"]
     variance: Float[Array, " n"]
+
+
+def tilted_at(
+    likelihood: AbstractLikelihood,
+    y: Array,
+    power: Float[Array, ""] | None,
+    cavities: Cavities,
+) -> Tilted:
+    """The tilted moments of every point, with one power for all."""
+    if power is not None:
+        power = jnp.broadcast_to(power, cavities.mean.shape)
+    return tilted_moments(likelihood, *cavities, y, power)
 
 
 class Swept(eqx.Module):
@@ -123,12 +132,13 @@ def parallel_sweep(
     tilted = problem.tilted(cavities)
     new_tau, new_nu = matched(tilted, cavities, eta, problem.root is None)
     # A site that leaves no cavity is halved: it must move, or it would seem converged.
-    proper = c > 0
-    new_tau = jnp.where(proper, new_tau, tau / 2)
-    new_nu = jnp.where(proper, new_nu, nu / 2)
+    # NaN, of a posterior that is not proper, goes through: the iteration turns back.
+    improper = c <= 0
+    new_tau = jnp.where(improper, tau / 2, new_tau)
+    new_nu = jnp.where(improper, nu / 2, new_nu)
     a, b = eta * tau, eta * nu
     bracket = a * mean**2 - 2 * mean * b + variance * b**2
-    safe = jnp.where(proper, c, 1)
+    safe = jnp.where(improper, 1, c)
     log_constants = tilted.log_normaliser + (bracket / safe - jnp.log(safe)) / 2
     swept = Swept(posterior, cavities, log_constants / eta, jnp.zeros((), jnp.int32))
     return problem.sites(new_tau, new_nu), swept
@@ -155,9 +165,9 @@ def sequential_sweep(
         tilted = one._replace(y=problem.y[i][None]).tilted(cavity)
         new_tau, new_nu = (v[0] for v in matched(tilted, cavity, eta, positive))
         gain = 1 + (new_tau - tau[i]) * column[i]
-        usable = (c[0] > 0) & (gain > 0)
-        new_tau = jnp.where(usable, new_tau, tau[i] / 2)
-        new_nu = jnp.where(usable, new_nu, nu[i] / 2)
+        improper = (c[0] <= 0) | (gain <= 0)
+        new_tau = jnp.where(improper, tau[i] / 2, new_tau)
+        new_nu = jnp.where(improper, nu[i] / 2, new_nu)
         d_tau, d_nu = new_tau - tau[i], new_nu - nu[i]
         gain = 1 + d_tau * column[i]
         mean = mean + (d_nu - d_tau * mean[i]) / gain * column

@@ -14,6 +14,7 @@ T is a full block for C >= 4 (diagonal minus rank one for C <= 3): the joint alg
 of `_joint_sites`, O((nC)³), for small problems.
 """
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -25,19 +26,16 @@ from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
 from jgp._linalg import cholesky, inverse, solve_lower
 from jgp._model import Model
-from jgp._orthant import orthant_probability
-from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation
 from jgp.inference._ep_evidence import stationary_evidence
-from jgp.inference._gaussian_posterior import GaussianPosterior
-from jgp.inference._joint_sites import prior_root
+from jgp.inference._site_approximation import site_approximation
 from jgp.inference._sites import (
     DenseSites,
     SitePosterior,
     site_normaliser,
     site_posterior,
 )
-from jgp.likelihoods._class_probabilities import other_classes
+from jgp.likelihoods._class_probabilities import contrast_matrix, log_orthant
 
 # Unknown latents above which (nC)³ is no longer reasonable.
 LARGEST = 4000
@@ -63,7 +61,7 @@ def full_ep(
 ) -> Approximation:
     """The compiled part of `nested_ep(..., inner="quadrature")`."""
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
-    root = jax.lax.stop_gradient(prior_root(K))
+    root, jitter, _ = jax.lax.stop_gradient(cholesky(K))
     update = eqx.filter_jit(_update)
 
     def run(params, controls) -> FixedPoint:
@@ -91,22 +89,15 @@ def full_ep(
     log_evidence = stationary_evidence(
         value, K, prior_mean, None, posterior, None, local=None
     )
-    finite = unless(jnp.isfinite(log_evidence), RESULTS.non_finite)
-    return Approximation(
-        model,
-        x,
-        y,
-        GaussianPosterior(
-            model.process, x, posterior.weights, posterior.factor, sites=sites
-        ),
-        log_evidence,
+    return site_approximation(
+        (model, x, y),
+        found,
         sites,
-        worst(found.result, finite),
-        found.num_steps,
-        found.residual,
-        jnp.zeros((), x.dtype),
+        posterior,
+        log_evidence,
         method="nested_ep",
         evidence_kind="ep",
+        jitter=jitter,
     )
 
 
@@ -154,15 +145,8 @@ def _tilted(
     mean: Float[Array, " C"], V: Float[Array, "C C"], label: Int[Array, ""]
 ) -> tuple[Array, Array, Array]:
     """Log Ẑ, its gradient and minus its Hessian in the mean."""
-    num_classes = mean.shape[0]
-    identity = jnp.eye(num_classes, dtype=mean.dtype)
-    B = identity[label][None] - identity[other_classes(label, num_classes)]
-    unit = jnp.eye(num_classes - 1, dtype=mean.dtype)
-    covariance = B @ V @ B.T + 1 + unit
-
-    def log_probability(h):
-        return jnp.log(orthant_probability(h, covariance))
-
+    B = contrast_matrix(label, mean.shape[0], mean.dtype)
+    log_probability = functools.partial(log_orthant, covariance=B @ V @ B.T)
     h = B @ mean
     value, g = jax.value_and_grad(log_probability)(h)
     H = -jax.jacfwd(jax.grad(log_probability))(h)

@@ -28,10 +28,11 @@ from jgp._fixed_point import (
 from jgp._implicit import fixed_point
 from jgp._linalg import apply_blocks
 from jgp._model import Model
-from jgp._results import RESULTS, worst
+from jgp._results import RESULTS, unless
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import positive_integer, prepare, tolerances
 from jgp.inference._gaussian_posterior import GaussianPosterior
+from jgp.inference._site_approximation import site_approximation
 from jgp.inference._sites import (
     AbstractSites,
     DiagonalSites,
@@ -262,28 +263,15 @@ def _laplace(
         - jnp.sum(slope * (f - prior_mean)) / 2
         - posterior.log_determinant / 2
     )
-    finite = jnp.isfinite(log_evidence)
-    result = RESULTS.where(
-        finite, found.result, worst(found.result, RESULTS.non_finite)
-    )
     # The algebra takes W to be positive: a likelihood that is not log-concave there.
-    concave = jnp.all(sites.precision >= 0)
-    result = RESULTS.where(
-        concave, result, worst(result, RESULTS.not_positive_definite)
-    )
-    return Approximation(
-        model,
-        x,
-        y,
-        GaussianPosterior(
-            model.process, x, posterior.weights, posterior.factor, sites=sites
-        ),
-        log_evidence,
+    concave = unless(jnp.all(sites.precision >= 0), RESULTS.not_positive_definite)
+    return site_approximation(
+        (model, x, y),
+        found,
         sites,
-        result,
-        found.num_steps,
-        found.residual,
-        jnp.zeros((), x.dtype),
+        posterior,
+        log_evidence,
         method="laplace",
         evidence_kind="laplace",
+        failures=(concave,),
     )

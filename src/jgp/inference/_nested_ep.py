@@ -28,12 +28,11 @@ from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
 from jgp._lapack import one_by_one
 from jgp._model import Model
-from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import bounded, positive_integer, prepare, tolerances
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._full_ep import LARGEST, full_ep
-from jgp.inference._gaussian_posterior import GaussianPosterior
+from jgp.inference._site_approximation import site_approximation
 from jgp.inference._sites import (
     DenseSites,
     RankOneSites,
@@ -196,24 +195,12 @@ def _nested_ep(
     found = fixed_point(run, update, params, controls)
     swept = found.auxiliary
     log_evidence = _log_evidence(K, prior_mean, found.value, swept)
-    finite = jnp.isfinite(log_evidence)
-    result = RESULTS.where(
-        finite, found.result, worst(found.result, RESULTS.non_finite)
-    )
-    posterior = swept.posterior
-    return Approximation(
-        model,
-        x,
-        y,
-        GaussianPosterior(
-            model.process, x, posterior.weights, posterior.factor, sites=swept.sites
-        ),
-        log_evidence,
+    return site_approximation(
+        (model, x, y),
+        found,
         swept.sites,
-        result,
-        found.num_steps,
-        found.residual,
-        jnp.zeros((), x.dtype),
+        swept.posterior,
+        log_evidence,
         method="nested_ep",
         evidence_kind="ep",
     )

@@ -57,16 +57,8 @@ class AbstractSites(eqx.Module):
         """Bᵢfᵢ at every point, with BᵢBᵢᵀ = Tᵢ."""
 
 
-class DiagonalSites(AbstractSites):
-    """Sites Tᵢ = diag(aᵢ), νᵢ.
-
-    Args:
-        precision: a, non-negative.
-        linear: ν.
-    """
-
-    precision: Float[Array, "n C"]
-    linear: Float[Array, "n C"]
+class AbstractDiagonalSites(AbstractSites):
+    """Sites Tᵢ = diag(aᵢ), νᵢ."""
 
     def blocks(self) -> Float[Array, "n C C"]:
         """diag(aᵢ) at every point."""
@@ -77,8 +69,32 @@ class DiagonalSites(AbstractSites):
         return self.precision * f
 
     def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
-        """Bᵢfᵢ with Bᵢ = diag(√aᵢ)."""
+        """Bᵢfᵢ with Bᵢ = diag(√aᵢ); NaN where a precision is negative."""
         return jnp.sqrt(self.precision) * f
+
+
+class DiagonalSites(AbstractDiagonalSites):
+    """Sites Tᵢ = diag(aᵢ), νᵢ.
+
+    Args:
+        precision: a, non-negative.
+        linear: ν.
+    """
+
+    precision: Float[Array, "n C"]
+    linear: Float[Array, "n C"]
+
+
+class SignedSites(AbstractDiagonalSites):
+    """Sites Tᵢ = diag(aᵢ), νᵢ whose precisions may be negative.
+
+    Args:
+        precision: a.
+        linear: ν.
+    """
+
+    precision: Float[Array, "n C"]
+    linear: Float[Array, "n C"]
 
 
 class RankOneSites(AbstractSites):
@@ -110,30 +126,6 @@ class RankOneSites(AbstractSites):
         return jnp.sqrt(self.precision) * (
             f - v * jnp.sum(v * f, axis=-1, keepdims=True)
         )
-
-
-class SignedSites(AbstractSites):
-    """Sites Tᵢ = diag(aᵢ), νᵢ whose precisions may be negative.
-
-    Args:
-        precision: a.
-        linear: ν.
-    """
-
-    precision: Float[Array, "n C"]
-    linear: Float[Array, "n C"]
-
-    def blocks(self) -> Float[Array, "n C C"]:
-        """diag(aᵢ) at every point."""
-        return diagonal_matrices(self.precision)
-
-    def times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
-        """Tᵢfᵢ at every point."""
-        return self.precision * f
-
-    def root_times(self, f: Float[Array, "*batch n C"]) -> Float[Array, "*batch n C"]:
-        """Bᵢfᵢ with Bᵢ = diag(√aᵢ); NaN where a precision is negative."""
-        return jnp.sqrt(self.precision) * f
 
 
 class DenseSites(AbstractSites):

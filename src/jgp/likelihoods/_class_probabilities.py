@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jgp._cubature import gauss_hermite_product, normal_lattice
@@ -128,6 +129,23 @@ def other_classes(label: Int[Array, ""], num_classes: int) -> Int[Array, " C-1"]
     """The classes other than `label`, ascending."""
     others = jnp.arange(num_classes - 1, dtype=label.dtype)
     return others + (others >= label).astype(label.dtype)
+
+
+def contrast_matrix(label: Int[Array, ""], num_classes: int, dtype: DTypeLike) -> Array:
+    """B (C−1, C) with Bf the contrasts f_y − f_k for the other classes k."""
+    identity = jnp.eye(num_classes, dtype=dtype)
+    return identity[label][None] - identity[other_classes(label, num_classes)]
+
+
+def log_orthant(
+    mean: Float[Array, " C-1"], covariance: Float[Array, "C-1 C-1"]
+) -> Float[Array, ""]:
+    """Log E[p(y | f)] of the multinomial probit for contrasts N(mean, covariance).
+
+    u and e_k are independent unit normals, so g ~ N(h, H + 11ᵀ + I).
+    """
+    unit = jnp.eye(mean.shape[0], dtype=mean.dtype)
+    return jnp.log(orthant_probability(mean, covariance + 1 + unit))
 
 
 def _against_others(
