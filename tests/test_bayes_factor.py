@@ -25,6 +25,7 @@ def test_exact_evidences_leave_no_error():
     assert float(back.log_bayes_factor) == -float(found.log_bayes_factor)
 
 
+@pytest.mark.slow
 def test_errors_of_estimates_add_in_squares():
     data = toy()
     likelihood = likelihoods.Softmax(3)

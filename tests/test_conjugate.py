@@ -20,7 +20,6 @@ from jgp.conjugate import (
     StudentT,
     student_t_process,
 )
-from tests.cases import slow_unless
 
 GENERATOR = np.random.default_rng(0)
 Y = 1.5 + 0.8 * GENERATOR.normal(size=7)
@@ -262,7 +261,8 @@ def test_results_have_the_dtype_of_the_data(name):
     np.testing.assert_allclose(prior.log_evidence(y), exactly, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", slow_unless(["both"], PRIORS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRIORS)
 def test_transformations(name):
     cls, parameters = PRIORS[name]
 
@@ -402,6 +402,7 @@ def process_evidence(parameters):
     return student_t_process(model, X, TARGETS, shape=shape, scale=scale).log_evidence
 
 
+@pytest.mark.slow
 def test_process_gradient_is_that_of_central_differences():
     parameters = jnp.asarray([0.8, 0.05, SHAPE, SCALE])
     value, gradient = jax.jit(jax.value_and_grad(process_evidence))(parameters)

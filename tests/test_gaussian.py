@@ -66,6 +66,7 @@ def test_kl_divergence_is_the_expected_log_ratio(key):
     np.testing.assert_allclose(kl_divergence(p, p), 0, atol=1e-13)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_batch_equals_loop():
     p, q = random_gaussian(4, batch=(5,)), random_gaussian(5, batch=(5,))

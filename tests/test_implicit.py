@@ -74,6 +74,7 @@ def test_second_derivatives():
     np.testing.assert_allclose(third, 18 / 0.6**4, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_derivatives_do_not_depend_on_the_path():
     # The rule is that of the plain update, however the run got there.
     def by(theta, damping):

@@ -33,6 +33,7 @@ def test_a_known_variance_has_its_textbook_information():
     np.testing.assert_allclose(high - low, [2 * z * variance * sd], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_is_the_curvature_at_a_fitted_model():
     kernel = 1.0 * kernels.SquaredExponential(1.0)
     model = jgp.Model(
@@ -97,6 +98,7 @@ def test_no_maximum_is_told():
         got.interval(scale="raw")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matrix", ["noise", "lengthscale"])
 def test_matrices_are_their_lower_triangles(matrix):
     """The curvature in the entries of L with LLᵀ = Σ, of a logarithmic diagonal."""
@@ -124,6 +126,7 @@ def test_matrices_are_their_lower_triangles(matrix):
     assert np.all(got.estimate < high)
 
 
+@pytest.mark.slow
 def test_the_mask_of_a_method_is_that_of_the_information():
     x, y = np.linspace(0, 3, 12), np.sin(np.linspace(0, 9, 12))
     mask = np.arange(12) != 4

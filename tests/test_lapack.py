@@ -28,6 +28,7 @@ def batch_of(n, *shape):
     )
 
 
+@pytest.mark.slow
 def test_batched_calls_side_by_side_end():
     # As plain batched Cholesky calls these wait for one another within a few rounds
     # on two cores.

@@ -75,6 +75,7 @@ def test_derivatives_of_log_ndtr_to_third_order():
         assert np.all(np.isfinite(jax.vmap(function)(z)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fourth_derivative_agrees_with_differences():
     slope = jax.vmap(jax.grad(jax.grad(jax.grad(log_ndtr))))

@@ -58,6 +58,7 @@ def test_independent_coordinates_with_a_common_part(dimension):
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("dimension", [7, 9])
 def test_many_classes(dimension):
@@ -79,6 +80,7 @@ def test_class_probabilities_sum_to_one_without_normalisation():
         np.testing.assert_allclose(jnp.sum(probabilities(m, S)), 1, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_permutation_does_not_matter():
     rng = np.random.default_rng(6)
     root = rng.normal(size=(4, 6))

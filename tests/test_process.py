@@ -115,6 +115,7 @@ def test_kernels_of_one_structure_compile_as_one():
     assert size(jgp.independent(alike)) < 2.5 * size(jgp.independent(alike[:2]))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gradients_reach_each_kernel():
     x = jnp.asarray(X)

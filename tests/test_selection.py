@@ -155,6 +155,7 @@ def test_what_has_no_scores():
         jgp.criticise(found, X[:2], [0, 1])
 
 
+@pytest.mark.slow
 def test_a_missing_output_is_told_by_the_noise_beside_it():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 1)), rng.normal(size=(6, 2))
@@ -194,6 +195,7 @@ def test_wrong_shapes_of_targets_are_not_broadcast():
     assert np.isfinite(jax.grad(crps)(jnp.zeros(1)))
 
 
+@pytest.mark.slow
 def test_targets_that_alone_determine_a_coefficient_cannot_be_left_out():
     x, y = np.linspace(0, 2, 5), np.sin(np.linspace(0, 2, 5))
 

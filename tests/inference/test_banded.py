@@ -163,6 +163,7 @@ def test_second_derivatives_equal_those_of_exact():
         np.testing.assert_allclose(*pair, atol=1e-9 * scale)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 31, 33, 97])
 def test_any_number_of_points(size):
@@ -336,6 +337,7 @@ def test_samples_and_predictions():
     np.testing.assert_allclose(*draws, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_single_precision_is_kept():
     x, y = X.astype(np.float32), Y.astype(np.float32)

@@ -101,6 +101,7 @@ def test_what_the_basis_spans_costs_nothing():
     np.testing.assert_allclose(means_[1] - means_[0], there, rtol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_missing_targets():
     process = jgp.independent(KERNEL, num_latents=2, mean=means.polynomial(1))
@@ -167,6 +168,7 @@ def test_inverse_from_a_factor(n):
     np.testing.assert_allclose(got, got.T, atol=100 * eps)
 
 
+@pytest.mark.slow
 def test_features_that_are_not_told_apart_are_told_always():
     """Collinear features, and fewer observations than features, on many data sets."""
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ def approximation_on_iris(method: str):
     ("method", "temper", "largest_error"),
     [
         pytest.param("probit", 1.0, 0.01, marks=pytest.mark.slow),
-        pytest.param("probit", 0.8, 0.01, marks=pytest.mark.slow),
+        pytest.param("probit", 0.8, 0.01, marks=pytest.mark.long),
         ("softmax", 0.75, 0.016),
     ],
 )
@@ -89,6 +89,7 @@ def test_defensive_mixture_is_unbiased_too():
     assert abs(float(plain.log_evidence - mixed.log_evidence)) < 3 * error
 
 
+@pytest.mark.slow
 def test_gaussian_noise_leaves_no_error():
     x = np.linspace(0, 1, 8)
     model = jgp.Model(
@@ -134,7 +135,7 @@ def assert_agrees(estimate: jgp.Evidence, value: float, error: float):
 @pytest.mark.parametrize(
     ("link", "start", "temper"),
     [
-        ("softmax", "approximation", 0.75),
+        pytest.param("softmax", "approximation", 0.75, marks=pytest.mark.slow),
         pytest.param("softmax", "prior", 0.75, marks=pytest.mark.slow),
         pytest.param("probit", "approximation", 0.3, marks=pytest.mark.slow),
         pytest.param("probit", "prior", 1.0, marks=pytest.mark.slow),
@@ -190,6 +191,7 @@ def test_poor_weights_are_followed_by_temperatures():
     assert traced.method == "importance"
 
 
+@pytest.mark.slow
 def test_draws_have_the_posterior_covariance():
     # The map from (z, ξ) to K½w is linear: its matrix M has MMᵀ = Σ exactly.
     data = toy(num_data=4)

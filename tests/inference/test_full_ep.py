@@ -100,6 +100,7 @@ def test_one_point_is_exact():
     assert abs(total - 1) < 1e-10
 
 
+@pytest.mark.long
 def test_gradient_is_explicit_and_right():
     data = toy()
 

@@ -251,6 +251,7 @@ def test_paths_at_given_inputs_have_the_posterior_moments(found):
     agree(found.posterior, 4000, inputs=NEW)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "found", [ONE, FLAT, TWO, COUPLED, NOISY], ids=["one", "trend", "two", "terms", "Σ"]
@@ -269,6 +270,7 @@ def test_paths_of_components_have_their_moments(found):
     agree(found.posterior.component(1), 4000, inputs=NEW)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("found", [ONE, COUPLED], ids=["one", "coupled"])
 def test_paths_of_components_by_features_have_their_moments(found):
@@ -292,6 +294,7 @@ def test_paths_of_sites():
     agree(found.posterior, 1500, inputs=NEW)
 
 
+@pytest.mark.long
 @pytest.mark.float32
 @pytest.mark.parametrize(
     "kernel",
@@ -340,6 +343,7 @@ def test_random_functions_have_their_kernel(kernel):
     assert np.all(np.abs(second - wanted) <= 6 * np.sqrt(2 / num) * spread)
 
 
+@pytest.mark.slow
 def test_a_path_is_a_function():
     path = ONE.posterior.path(key=jax.random.key(0), num_features=50)
     np.testing.assert_allclose(path(NEW)[2], path(NEW[2:3])[0], rtol=1e-12)
@@ -359,6 +363,7 @@ def test_a_path_is_a_function():
     assert there(NEW).shape == (4,)
 
 
+@pytest.mark.slow
 def test_without_noise_a_path_goes_through_the_data():
     x = np.linspace(0, 3, 7)
     model = jgp.Model(

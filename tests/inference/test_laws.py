@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ def close(got, wanted):
     np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=10)
 def test_the_order_of_data_and_of_outputs_does_not_matter(seed):
@@ -46,6 +48,7 @@ def test_the_order_of_data_and_of_outputs_does_not_matter(seed):
     close(moved.covariance, marginals.covariance[:, outputs][:, :, outputs])
 
 
+@pytest.mark.slow
 @given(seeds, st.sampled_from([1, 3, 7]))
 @settings(max_examples=10)
 def test_the_evidence_of_all_is_that_of_some_and_of_the_rest_given_them(seed, first):

@@ -64,6 +64,7 @@ def test_gaussian_noise_gives_the_exact_posterior(sampler):
     )
 
 
+@pytest.mark.slow
 def test_metropolis_settles_near_its_best_acceptance():
     acceptance = np.asarray(chains("metropolis").diagnostics.acceptance)
     assert np.all((acceptance > 0.1) & (acceptance < 0.5))

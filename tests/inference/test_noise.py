@@ -121,9 +121,8 @@ def test_is_the_multivariate_normal(name, missing):
     np.testing.assert_allclose(marginal.covariance, blocks, atol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "name", slow_unless(["both"], ["function", "an output", "correlated", "both"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["function", "an output", "correlated", "both"])
 def test_gradients_are_differences(name):
     process, likelihood, _ = CASES[name]
     if name == "function":
@@ -215,6 +214,7 @@ def test_what_is_coupled_needs_exact():
         jgp.laplace(model, X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_fit_learns_through_a_mask():
     x = np.linspace(0, 3, 20)
@@ -330,6 +330,7 @@ def test_conditioning_what_cannot_be():
         jgp.condition(other, X[:2], Y[:2, 0])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["given", "function", "correlated"])
 def test_chains_agree_with_exact(name, key):
@@ -346,6 +347,7 @@ def test_chains_agree_with_exact(name, key):
     np.testing.assert_allclose(got.variance, wanted.variance, atol=0.2 * spread**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["coregionalised", "correlated", "both"])
 def test_log_densities_of_new_outputs_are_those_of_all_together(name):
     process, likelihood, _ = CASES[name]

@@ -157,6 +157,7 @@ def test_symmetry_and_positive_semidefiniteness(name, seed, spread):
     np.testing.assert_allclose(permuted, K[np.ix_(order, order)], rtol=0, atol=atol)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_duplicates_and_near_duplicates_are_positive_semidefinite():
     for name, (kernel, dimension, domain) in cases.KERNELS.items():

@@ -43,6 +43,7 @@ def test_draws_are_those_of_a_loop(key):
     np.testing.assert_allclose(chain.state.position, positions[-1], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_jit_and_vmap_change_nothing(key):
     def run(k):

@@ -113,6 +113,7 @@ def test_temperatures_keep_the_effective_sample_size():
         assert np.isnan(evaluations[num_steps - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_batches_and_jit_change_nothing(key):
     together = jax.jit(lambda k: run(log_ratio, slices(log_ratio), key=k, num=60))(key)
