@@ -57,7 +57,7 @@ def orthant_probability(
         scale = jnp.sqrt(jnp.diagonal(covariance))
         rho = jnp.clip(covariance[0, 1] / (scale[0] * scale[1]), -1, 1)
         return bivariate_normal_cdf(mean[0] / scale[0], mean[1] / scale[1], rho)
-    order = _ordering(lax.stop_gradient(mean), lax.stop_gradient(covariance))
+    order = ordering(lax.stop_gradient(mean), lax.stop_gradient(covariance))
     mean, covariance = mean[order], covariance[order][:, order]
     lower = cholesky(covariance).lower
     if num_points is None:
@@ -66,7 +66,7 @@ def orthant_probability(
     return jnp.clip(_separated(mean, lower, points), 0, 1)
 
 
-def _ordering(mean: Float[Array, " d"], S: Float[Array, "d d"]) -> Int[Array, " d"]:
+def ordering(mean: Float[Array, " d"], S: Float[Array, "d d"]) -> Int[Array, " d"]:
     """Greedy order: next is the coordinate least likely to be positive.
 
     Each is judged given the earlier ones at the means of their truncated normals;
@@ -99,6 +99,20 @@ def _ordering(mean: Float[Array, " d"], S: Float[Array, "d d"]) -> Int[Array, " 
     return lax.fori_loop(0, dimension, choose, state)[0]
 
 
+def periodised(
+    points: Float[Array, "n d"],
+) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+    """Points and weights whose integrand vanishes with a derivative at the faces."""
+    # Without the barrier XLA folds what follows into constants, slowly.
+    points = lax.optimization_barrier(points)
+    # x − sin(2πx)/2π has the derivative 1 − cos(2πx), which vanishes with its first
+    # derivative at the faces of the cube.
+    weights = jnp.prod(1 - jnp.cos(2 * math.pi * points), axis=1)
+    points = points - jnp.sin(2 * math.pi * points) / (2 * math.pi)
+    # Dividing by the sum of the weights makes the rule exact for constants.
+    return points, weights / jnp.sum(weights)
+
+
 def _separated(
     mean: Float[Array, " d"], lower: Float[Array, "d d"], points: Float[Array, "n k"]
 ) -> Float[Array, ""]:
@@ -107,14 +121,7 @@ def _separated(
     The last two factors are one bivariate probability, whose correlation is the same
     at every point: so k = d − 2.
     """
-    # Without the barrier XLA folds what follows into constants, slowly.
-    points = lax.optimization_barrier(points)
-    # x − sin(2πx)/2π has the derivative 1 − cos(2πx), which vanishes with its first
-    # derivative at the faces of the cube.
-    weights = jnp.prod(1 - jnp.cos(2 * math.pi * points), axis=1)
-    points = points - jnp.sin(2 * math.pi * points) / (2 * math.pi)
-    # Dividing by the sum of the weights makes the rule exact for constants.
-    weights = weights / jnp.sum(weights)
+    points, weights = periodised(points)
     padding = -len(points) % CHUNK
     points = jnp.pad(points, ((0, padding), (0, 0)), constant_values=0.5)
     weights = jnp.pad(weights, (0, padding))
@@ -132,7 +139,7 @@ def _separated(
         # loop is computed once, not in each fusion that uses it.
         limits = limits + column[:, None] * y[None]
         probability = ndtr(limits[index] / scale)
-        y = -_quantile(uniform * probability)
+        y = -quantile(uniform * probability)
         return (limits, product * probability, y), None
 
     @jax.checkpoint
@@ -154,15 +161,15 @@ def _separated(
 
 
 @jax.custom_jvp
-def _quantile(p: Array) -> Array:
+def quantile(p: Array) -> Array:
     """Φ⁻¹(p), with p held off 0 and 1 by the smallest steps of its dtype."""
     info = jnp.finfo(p.dtype)
     return ndtri(jnp.clip(p, float(info.tiny), 1 - float(info.epsneg)))
 
 
-@_quantile.defjvp
+@quantile.defjvp
 def _quantile_jvp(primals, tangents):
     (p,), (dp,) = primals, tangents
-    z = _quantile(p)
+    z = quantile(p)
     floor = float(jnp.finfo(p.dtype).tiny)
     return z, dp / jnp.maximum(normal_density(z), floor)

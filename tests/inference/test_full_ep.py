@@ -43,13 +43,28 @@ def test_evidence_on_other_rows():
 def test_corrections_close_the_gap_on_iris():
     nested, full = on_iris("nested"), on_iris("quadrature")
     exact = reference("classification")["evidence"]["probit"]["log_evidence"]
-    first = float(jgp.evidence_correction(nested))
+    first = float(jgp.evidence_correction(nested, order=1))
     # The inner EP is low by 0.092 in all, half of what is missing.
     assert abs(first - 0.0921) < 5e-4
-    gap = exact - float(full.log_evidence)
-    second = float(jgp.evidence_correction(full))
+    assert float(jgp.evidence_correction(full, order=1)) == 0
     # The exact evidence is known to 5e-4; the expansion leaves 5 % of the gap.
-    assert abs(second - gap) < 0.1 * gap
+    for found in (nested, full):
+        gap = exact - float(found.log_evidence)
+        assert abs(float(jgp.evidence_correction(found)) - gap) < 0.06 * gap
+
+
+def test_correction_of_four_classes_is_what_importance_sampling_finds():
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    likelihood = likelihoods.MultinomialProbit(4)
+    model = squared_exponentials(likelihood, [1.0] * 4, 3.0)
+    found = jgp.nested_ep(model, x, np.arange(20) % 4)
+    estimate = jgp.evidence(found, key=jax.random.key(0), num=60_000)
+    missing = float(estimate.log_evidence - found.log_evidence)
+    first = float(jgp.evidence_correction(found, order=1))
+    correction = float(jgp.evidence_correction(found))
+    assert first < correction
+    error = 3 * float(estimate.standard_error)
+    assert abs(correction - missing) < 0.1 * abs(missing) + error
 
 
 @pytest.mark.parametrize("kind", ["BernoulliProbit", "BernoulliLogit"])
@@ -132,6 +147,8 @@ def test_says_what_is_wrong():
     laplace = squared_exponentials(likelihoods.Softmax(3), [1.0] * 3)
     with pytest.raises(ValueError, match="wanted one by EP"):
         jgp.evidence_correction(jgp.laplace(laplace, data.x, data.y))
+    with pytest.raises(ValueError, match="order: got 3"):
+        jgp.evidence_correction(full, order=3)
     x = np.zeros((2000, 2))
     with pytest.raises(ValueError, match="inner: got 'quadrature' for nC = 6000"):
         jgp.nested_ep(model, x, np.zeros(2000, int), inner="quadrature")
