@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 # The size at which an inverse by halves hands over to LAPACK, and below which products
 # with triangular factors are made whole; measured on CPU.
 BLOCK = 64
-WHOLE = 256
+WHOLE = 200
 
 
 def one_by_one(function: Callable) -> Callable:
@@ -128,7 +128,7 @@ def _upper_product(R: Array) -> Array:
         return R @ R.T
     first, corner, second = R[:half, :half], R[:half, half:], R[half:, half:]
     below = _upper_times(second, corner.T)
-    above = _upper_product(first) + _square(corner)
+    above = _upper_product(first) + _symmetric_product(corner, corner.T)
     return jnp.block([[above, below.T], [below, _upper_product(second)]])
 
 
@@ -150,13 +150,16 @@ def _times_upper(B: Array, R: Array) -> Array:
     return jnp.concatenate([_times_upper(B[:, :half], R[:half, :half]), second], 1)
 
 
-def _square(B: Array) -> Array:
-    """BBᵀ, most of its symmetric half once."""
+def _symmetric_product(B: Array, C: Array) -> Array:
+    """BC where it is known to be symmetric, most of its symmetric half once."""
     half = B.shape[0] // 2
     if B.shape[0] < WHOLE:
-        return B @ B.T
-    right = B[:half] @ B[half:].T
-    return jnp.block([[_square(B[:half]), right], [right.T, _square(B[half:])]])
+        return B @ C
+    right = B[:half] @ C[:, half:]
+    first = _symmetric_product(B[:half], C[:, :half])
+    return jnp.block(
+        [[first, right], [right.T, _symmetric_product(B[half:], C[:, half:])]]
+    )
 
 
 def _inverse(A: Array) -> tuple[Array, Array]:
@@ -167,9 +170,9 @@ def _inverse(A: Array) -> tuple[Array, Array]:
     first, log_first = _inverse(A[:half, :half])
     A21 = A[half:, :half]
     X = A21 @ first
-    second, log_second = _inverse(A[half:, half:] - X @ A21.T)
+    second, log_second = _inverse(A[half:, half:] - _symmetric_product(X, A21.T))
     Y = second @ X
-    blocks = [[first + X.T @ Y, -Y.T], [-Y, second]]
+    blocks = [[first + _symmetric_product(X.T, Y), -Y.T], [-Y, second]]
     return jnp.block(blocks), log_first + log_second
 
 
@@ -182,7 +185,8 @@ def _inverse_root(A: Array) -> tuple[Array, Array]:
         return root, 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
     first, log_first = _inverse_root(A[:half, :half])
     L21 = A[half:, :half] @ first.T
-    second, log_second = _inverse_root(A[half:, half:] - L21 @ L21.T)
+    remainder = A[half:, half:] - _symmetric_product(L21, L21.T)
+    second, log_second = _inverse_root(remainder)
     zeros = jnp.zeros((half, A.shape[0] - half), A.dtype)
     blocks = [[first, zeros], [-second @ (L21 @ first), second]]
     return jnp.block(blocks), log_first + log_second

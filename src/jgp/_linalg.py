@@ -182,6 +182,32 @@ def apply_blocks(
     return jnp.einsum("cij,cj->ci", blocks, v.T).T
 
 
+def lower_times(
+    lower: Float[Array, "n n"], B: Float[Array, "C n m"]
+) -> Float[Array, "C n m"]:
+    """LB of each block B, without most of the zeros of a large L.
+
+    On CPU one block after the other: the batched product moves its operands first.
+    """
+
+    def one_after_the_other(lower, B):
+        return lax.map(functools.partial(_lower_times, lower), B)
+
+    def together(lower, B):
+        return jax.vmap(_lower_times, in_axes=(None, 0))(lower, B)
+
+    return lax.platform_dependent(lower, B, cpu=one_after_the_other, default=together)
+
+
+def _lower_times(lower: Float[Array, "n n"], B: Float[Array, "n m"]) -> Array:
+    half = lower.shape[0] // 2
+    if lower.shape[0] < _lapack.WHOLE:
+        return lower @ B
+    first = _lower_times(lower[:half, :half], B[:half])
+    second = _lower_times(lower[half:, half:], B[half:])
+    return jnp.concatenate([first, lower[half:, :half] @ B[:half] + second])
+
+
 def diagonal_matrices(v: Float[Array, "*batch n"]) -> Float[Array, "*batch n n"]:
     """Matrices with `v` on their diagonals."""
     return jnp.vectorize(jnp.diag, signature="(n)->(n,n)")(v)

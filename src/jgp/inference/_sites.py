@@ -21,9 +21,16 @@ import abc
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
-from jgp._linalg import apply_blocks, diagonal_matrices, inverse, inverse_root
+from jgp._linalg import (
+    apply_blocks,
+    diagonal_matrices,
+    inverse,
+    inverse_root,
+    lower_times,
+)
 from jgp.inference._factor import AbstractFactor
 from jgp.inference._joint_sites import (
     JointFactor,
@@ -197,7 +204,7 @@ class SiteFactor(AbstractFactor):
         """The class-diagonal blocks of (K + T⁻)⁻."""
         if self.coupling is None:
             return self.blocks
-        UE = self.coupling @ self.blocks
+        UE = lower_times(self.coupling, self.blocks)
         return self.blocks - UE.mT @ UE
 
 
@@ -228,8 +235,8 @@ def site_posterior(
     """Condition N(m₀, blockdiag(K)) on sites.
 
     In O(Cn³) for diagonal and rank-one sites, in O((nC)³) for others. Marginal
-    covariances need only diagonals: with E_cK_c = I − D½A⁻¹D⁻½ (no product
-    of matrices) and G_c = U E_c K_c, (Σᵢ)_cd is δ_cd [K_c − K_cE_cK_c]ᵢᵢ + [G_cᵀG_d]ᵢᵢ.
+    covariances need only diagonals: with K_c − K_cE_cK_c = K_cD½A⁻¹D⁻½ and
+    G_c = U E_c K_c = U − U E_c D⁻¹, (Σᵢ)_cd is δ_cd [K_cD½A⁻¹D⁻½]ᵢᵢ + [G_cᵀG_d]ᵢᵢ.
 
     Args:
         K: Prior covariances; a leading 1 broadcasts over the classes.
@@ -247,7 +254,6 @@ def site_posterior(
     root = jnp.sqrt(a).T
     A_inverse, log_A = inverse(identity + root[:, :, None] * K * root[:, None, :])
     E = root[:, :, None] * A_inverse * root[:, None, :]
-    EK = identity - root[:, :, None] * A_inverse / root[:, None, :]
 
     U, log_determinant = None, jnp.sum(log_A)
     if coupled:
@@ -260,11 +266,14 @@ def site_posterior(
     weights = linear - factor.times(apply_blocks(K, linear))
     mean = prior_mean + apply_blocks(K, weights)
 
-    variance = jnp.diagonal(K, axis1=1, axis2=2) - jnp.sum(K * EK, axis=1)
+    variance = jnp.sum(K * (root[:, :, None] * A_inverse), axis=1) / root
     covariance = diagonal_matrices(variance.T)
     if U is not None:
-        G = jnp.einsum("ij,cjk->ick", U, EK)
-        covariance = covariance + jnp.einsum("mci,mdi->icd", G, G)
+        G = U[None] - lower_times(U, E) / (root**2)[:, None, :]
+        # A pass over G a pair of classes: a batched product moves its operands first.
+        G = lax.optimization_barrier(G)
+        common = jnp.sum(G[:, None] * G[None], axis=2)
+        covariance = covariance + jnp.transpose(common, (2, 0, 1))
     return SitePosterior(factor, weights, mean, covariance, log_determinant)
 
 
