@@ -165,3 +165,18 @@ def test_single_precision_fit_keeps_its_dtype():
     fitted = jgp.fit(model, x.astype(np.float32), y.astype(np.float32), **QUIET)
     assert fitted.model.likelihood.noise_variance.dtype == np.float32
     assert bool(fitted.result == RESULTS.successful)
+
+
+@pytest.mark.float32
+def test_single_precision_search_does_not_spin_at_its_optimum():
+    # Its evidence is flat to rounding where the gradient, of larger relative error,
+    # never meets the tolerance.
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-2, 2, size=(60, 3))
+    y = np.sin(2 * x[:, 0]) + 0.5 * x[:, 1] + 0.1 * generator.normal(size=60)
+    kernel = 1.0 * kernels.SquaredExponential(np.ones(3))
+    model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.1))
+    found = jgp.fit(model, np.float32(x), np.float32(y), max_steps=100, **QUIET)
+    assert bool(found.result == RESULTS.successful)
+    # The optimum in double precision; the evidence's own error is a few 1e-3.
+    assert abs(float(found.approximation.log_evidence) - 21.61767) < 5e-3

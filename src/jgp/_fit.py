@@ -30,6 +30,8 @@ MEMORY = 10
 ARMIJO = 1e-4
 MAX_BACKTRACKS = 25
 ROUNDING_UNITS = 100
+# Steps in a row that gain nothing above rounding, after which the search is at its end.
+MAX_IDLE_STEPS = 3
 # Longest step of any raw parameter: a factor of e³ in a positive one.
 MAX_STEP = 3.0
 
@@ -85,7 +87,8 @@ def fit(
         tolerance: Success when no entry of the gradient in raw (log) parameters
             exceeds tolerance · max(1, |log evidence|); 1e-7 in float64 and 1e-4 in
             float32 by default. A predicted gain of less than a hundred rounding units
-            of the evidence is success too: the dtype has no more to give.
+            of the evidence, or no more than that gained in three steps, is success
+            too: the dtype has no more to give.
         throw: Whether to raise `InferenceError` when inference fails at the start
             or the search ends without success; otherwise look at `result`.
         progress: Whether to show a progress bar after two seconds.
@@ -212,22 +215,27 @@ class _Search:
             return started if failed else RESULTS.non_finite
         memory = _lbfgs_memory(jnp.asarray(point.raw))
         fresh, eps = True, float(np.finfo(point.raw.dtype).eps)
+        idle = 0
         try:
             while True:
                 scale = max(1.0, abs(point.value))
-                if np.max(np.abs(point.gradient)) <= tolerance * scale:
+                rounding = ROUNDING_UNITS * eps * scale
+                flat = np.max(np.abs(point.gradient)) <= tolerance * scale
+                if flat or idle == MAX_IDLE_STEPS:
                     return RESULTS.successful
                 if len(self.values) > max_steps:
                     return RESULTS.max_steps_reached
                 direction, memory = _lbfgs_direction(point.gradient, memory, point.raw)
                 direction = np.asarray(direction)
                 gain = -float(direction @ point.gradient) / 2
-                if not fresh and abs(gain) <= ROUNDING_UNITS * eps * scale:
+                if not fresh and abs(gain) <= rounding:
                     return RESULTS.successful
                 new = self.line_search(point, direction)
                 if new is None and fresh:
                     return RESULTS.stagnated
                 restart = new is None or not new.curves_up_from(point)
+                gained = new is not None and point.value - new.value > rounding
+                idle = 0 if gained else idle + 1
                 point = point if new is None else new
                 if new is not None:
                     self.record(new)
