@@ -186,6 +186,7 @@ LIKELIHOODS = {
     "Gaussian a variance an output": Case(likelihoods.Gaussian([0.3, 0.1]), 2),
     "Gaussian of two outputs": Case(likelihoods.Gaussian(0.3), 2),
     "HeteroscedasticGaussian": Case(likelihoods.HeteroscedasticGaussian(CUBIC), 1),
+    "LatentNoiseGaussian": Case(likelihoods.LatentNoiseGaussian(), 2),
     "LaplaceNoise": Case(likelihoods.LaplaceNoise(0.3), 1),
     "MultinomialProbit": Case(likelihoods.MultinomialProbit(3), 3),
     "NegativeBinomial": Case(likelihoods.NegativeBinomial(0.4), 1, "count"),

@@ -39,6 +39,7 @@ LAYERS = {
         "_cubature",
         "_orthant",
         "_orthant_cumulants",
+        "_lbfgs",
         "sampling",
     },
     3: {"kernels", "likelihoods", "means"},

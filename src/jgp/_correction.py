@@ -26,12 +26,13 @@ from jaxtyping import Array, Float
 
 from jgp._left_out import without_site
 from jgp._linalg import inverse
-from jgp._orthant_cumulants import orthant_cumulants
+from jgp._orthant_cumulants import orthant_cumulants, weighted_cumulants
 from jgp.inference import Approximation, RankOneSites
 from jgp.inference._sites import SitePosterior, site_posterior
-from jgp.likelihoods import MultinomialProbit
+from jgp.likelihoods import LatentNoiseGaussian, MultinomialProbit
 from jgp.likelihoods._class_probabilities import contrast_matrix, log_orthant
 from jgp.likelihoods._inner_ep import latent_contrasts, log_normaliser
+from jgp.likelihoods._latent_noise import tilted_points
 from jgp.likelihoods._one_latent import tilted_moments
 
 METHODS = ("nested_ep", "expectation_propagation")
@@ -83,7 +84,11 @@ def _correction(approximation: Approximation, order: int) -> Float[Array, ""]:
     if of_classes:
         total = total + _of_nesting(approximation, mean, V)
     if order == 2:
-        cumulants = _of_classes if of_classes else _of_one_latent
+        cumulants = _of_one_latent
+        if isinstance(model.likelihood, LatentNoiseGaussian):
+            cumulants = _of_two_latents
+        elif of_classes:
+            cumulants = _of_classes
         terms = cumulants(approximation, mean, V)
         total = total + _of_pairs(approximation, posterior, V, *terms)
     return total
@@ -151,6 +156,19 @@ def _of_classes(
         return B, *orthant_cumulants(B @ m, B @ V @ B.T + 1 + unit)
 
     return lax.map(one, (mean, V, approximation.y))
+
+
+def _of_two_latents(
+    approximation: Approximation, mean: Array, V: Array
+) -> tuple[Array, Array, Array]:
+    """B = I at each point and the third and fourth derivatives of log Ẑ in m₋."""
+
+    def one(m, V, y):
+        points, weights = tilted_points(m, V, y)
+        w = inverse(V)[0] @ (points - m[:, None])
+        return jnp.eye(2, dtype=m.dtype), *weighted_cumulants(w, weights)
+
+    return jax.vmap(one)(mean, V, approximation.y)
 
 
 def _of_one_latent(approximation: Approximation, mean: Array, V: Array):

@@ -14,10 +14,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 from tqdm import tqdm
 
+from jgp._lbfgs import lbfgs_direction, lbfgs_memory
 from jgp._model import Model, trainable
 from jgp._parameters import from_real, is_concrete, table, to_real
 from jgp._results import RESULTS, InferenceError
@@ -26,7 +26,6 @@ from jgp.inference._data import bounded, positive_integer, prepare
 from jgp.inference._exact import masked
 from jgp.likelihoods import AbstractGaussian, MultinomialProbit
 
-MEMORY = 10
 ARMIJO = 1e-4
 MAX_BACKTRACKS = 25
 ROUNDING_UNITS = 100
@@ -213,7 +212,7 @@ class _Search:
             started = point.approximation.result
             failed = bool(started != RESULTS.successful)
             return started if failed else RESULTS.non_finite
-        memory = _lbfgs_memory(jnp.asarray(point.raw))
+        memory = lbfgs_memory(jnp.asarray(point.raw))
         fresh, eps = True, float(np.finfo(point.raw.dtype).eps)
         idle = 0
         try:
@@ -225,7 +224,7 @@ class _Search:
                     return RESULTS.successful
                 if len(self.values) > max_steps:
                     return RESULTS.max_steps_reached
-                direction, memory = _lbfgs_direction(point.gradient, memory, point.raw)
+                direction, memory = lbfgs_direction(point.gradient, memory, point.raw)
                 direction = np.asarray(direction)
                 gain = -float(direction @ point.gradient) / 2
                 if not fresh and abs(gain) <= rounding:
@@ -242,7 +241,7 @@ class _Search:
                     bar.update()
                     bar.set_postfix_str(f"log evidence {-new.value:.4f}", refresh=False)
                 if restart:
-                    memory = _lbfgs_memory(jnp.asarray(point.raw))
+                    memory = lbfgs_memory(jnp.asarray(point.raw))
                 fresh = restart
         except KeyboardInterrupt:
             self.interrupted = True
@@ -311,18 +310,3 @@ def _value_and_gradient(free, fixed, x, y, warm, verb, options):
 
 def _flat(tree: PyTree) -> np.ndarray:
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
-
-
-_LBFGS = optax.chain(optax.scale_by_lbfgs(memory_size=MEMORY), optax.scale(-1.0))
-
-
-def _lbfgs_memory(raw: Array) -> Any:
-    # optax mixes integer widths, which strict promotion forbids.
-    with jax.numpy_dtype_promotion("standard"):
-        return _LBFGS.init(raw)
-
-
-@jax.jit
-def _lbfgs_direction(gradient: Array, memory: Any, raw: Array) -> Any:
-    with jax.numpy_dtype_promotion("standard"):
-        return _LBFGS.update(gradient, memory, raw)

@@ -32,7 +32,13 @@ from jgp.inference._sites import (
     SitePosterior,
     site_posterior,
 )
-from jgp.likelihoods import Categorical, MultinomialProbit, Normal, Predictive
+from jgp.likelihoods import (
+    Categorical,
+    MultinomialProbit,
+    NoisePredictive,
+    Normal,
+    Predictive,
+)
 
 # Classes up to which orthant probabilities have a closed form.
 CLOSED_FORM = 3
@@ -50,7 +56,7 @@ class LeftOut(eqx.Module):
             negative precision can make it fail.
     """
 
-    predicted: Categorical | Normal | Predictive
+    predicted: Categorical | Normal | NoisePredictive | Predictive
     y: Array
     log_prob: Float[Array, " n"]
     proper: Bool[Array, " n"]
@@ -151,17 +157,16 @@ def _without_block(
 
 
 def _where(
-    proper: Bool[Array, " n"], predicted: Categorical | Normal | Predictive
-) -> Categorical | Normal | Predictive:
+    proper: Bool[Array, " n"],
+    predicted: Categorical | Normal | NoisePredictive | Predictive,
+) -> Categorical | Normal | NoisePredictive | Predictive:
     """The predictive distributions, NaN where they are of no proper cavity."""
 
     def kept(values):
         shape = (-1,) + (1,) * (values.ndim - 1)
         return jnp.where(proper.reshape(shape), values, jnp.nan)
 
-    if isinstance(predicted, Categorical):
-        return Categorical(kept(predicted.probs))
-    if isinstance(predicted, Normal):
-        return Normal(kept(predicted.mean), kept(predicted.variance))
+    if not isinstance(predicted, Predictive):
+        return jax.tree.map(kept, predicted)
     latents = kept(predicted.latent_mean), kept(predicted.latent_variance)
     return Predictive(predicted.likelihood, *latents)

@@ -56,11 +56,13 @@ def orthant_cumulants(
     inputs = jnp.arange(dimension), columns, jnp.diagonal(lower), points.T
     (_, product), e = lax.scan(condition, (limits, weights), inputs)
     w = jnp.zeros_like(e).at[order].set(solve_upper(lower, e))
-    return _third_and_fourth(w, product / jnp.sum(product))
+    return weighted_cumulants(w, product / jnp.sum(product))
 
 
-def _third_and_fourth(w: Float[Array, "d n"], weights: Float[Array, " n"]):
-    """Cumulants of the weighted points; the fourth lacks those of a Gaussian."""
+def weighted_cumulants(
+    w: Float[Array, "d n"], weights: Float[Array, " n"]
+) -> tuple[Float[Array, "d d d"], Float[Array, "d d d d"]]:
+    """The third and fourth cumulants of points whose weights sum to one."""
     w = w - (w @ weights)[:, None]
     pairs = w[:, None] * w[None]
     weighted = pairs * weights[None, None]

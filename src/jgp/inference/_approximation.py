@@ -15,7 +15,13 @@ from jgp._results import RESULTS, InferenceError, InferenceWarning
 from jgp.inference._data import check_inputs, check_targets, is_coupled
 from jgp.inference._posterior import AbstractPosterior, Joint
 from jgp.inference._sites import AbstractSites
-from jgp.likelihoods import AbstractGaussian, Categorical, Normal, Predictive
+from jgp.likelihoods import (
+    AbstractGaussian,
+    Categorical,
+    NoisePredictive,
+    Normal,
+    Predictive,
+)
 
 
 class Approximation(eqx.Module):
@@ -58,7 +64,7 @@ class Approximation(eqx.Module):
         key: PRNGKeyArray | None = None,
         method: str | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal | Predictive:
+    ) -> Categorical | Normal | NoisePredictive | Predictive:
         """The distribution of observations at new inputs.
 
         Deterministic unless a key is given. Class probabilities integrate the full
@@ -147,7 +153,7 @@ class Approximation(eqx.Module):
         if isinstance(predicted, Categorical):
             return predicted.log_prob(y_new)
         y_new = y_new.astype(self.x.dtype)
-        if isinstance(predicted, Predictive):
+        if isinstance(predicted, Predictive | NoisePredictive):
             return predicted.log_prob(y_new)
         if not is_coupled(self.model):
             return predicted.log_prob(y_new)
@@ -158,7 +164,7 @@ class Approximation(eqx.Module):
         return likelihood.log_predictive(mean, covariance, y_new)
 
 
-def _length(predicted: Categorical | Normal | Predictive) -> int:
+def _length(predicted: Categorical | Normal | NoisePredictive | Predictive) -> int:
     if isinstance(predicted, Categorical):
         return predicted.probs.shape[0]
     if isinstance(predicted, Predictive):

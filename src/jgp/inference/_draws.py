@@ -7,7 +7,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._cubature import normal_lattice
-from jgp._linalg import semidefinite_root, solve_lower
+from jgp._linalg import diagonal_matrices, semidefinite_root, solve_lower
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
 from jgp.inference._posterior import AbstractPosterior, Joint, Marginals
@@ -16,6 +16,8 @@ from jgp.likelihoods import (
     AbstractLikelihood,
     AbstractOneLatent,
     Categorical,
+    LatentNoiseGaussian,
+    NoisePredictive,
     Normal,
     Predictive,
 )
@@ -83,7 +85,7 @@ class DrawsPosterior(AbstractPosterior):
         key: PRNGKeyArray | None = None,
         method: str | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal | Predictive:
+    ) -> Categorical | Normal | NoisePredictive | Predictive:
         """The distribution of observations, averaged over the draws.
 
         Observations with Gaussian noise get the mixture's mean and variance, other
@@ -99,7 +101,11 @@ class DrawsPosterior(AbstractPosterior):
             mean = moments.mean.reshape(covariance.shape[:2])
             return likelihood.predict(mean, covariance)
         if isinstance(likelihood, AbstractOneLatent) and not likelihood.classes:
-            return Predictive(likelihood, *_components(self, points))
+            mean, variance = _components(self, points)
+            return Predictive(likelihood, mean[..., 0], variance[..., 0])
+        if isinstance(likelihood, LatentNoiseGaussian):
+            mean, variance = _components(self, points)
+            return NoisePredictive(mean, diagonal_matrices(variance))
         return Categorical(_class_probabilities(self, likelihood, points, key))
 
 
@@ -157,12 +163,12 @@ def _sample(posterior: DrawsPosterior, x_new: Array, key: PRNGKeyArray, num: int
 
 @eqx.filter_jit
 def _components(posterior: DrawsPosterior, x_new: Float[Array, "m d"]):
-    """Mean and variance (m, S) of the one latent given each of S draws."""
+    """Means and variances (m, S, C) of the latents given each of S draws."""
 
     def one(point):
         A, means = _conditional(posterior, point[None])
         variance = _conditional_variance(posterior, A, point[None])
-        return means[:, 0, 0], jnp.broadcast_to(variance[0], means.shape[:1])
+        return means[:, 0], jnp.broadcast_to(variance, means[:, 0].shape)
 
     return lax.map(one, x_new, batch_size=CHUNK_SIZE)
 

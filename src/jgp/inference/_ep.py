@@ -20,7 +20,7 @@ cᵢ the ratio of Ẑᵢ to the integral of the cavity times the η-th power of 
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -44,9 +44,11 @@ from jgp.inference._ep_sweep import (
     sequential_sweep,
     tilted_at,
 )
+from jgp.inference._full_ep import full_ep
 from jgp.inference._joint_sites import prior_root
 from jgp.inference._site_approximation import site_approximation
-from jgp.inference._sites import AbstractSites, site_normaliser
+from jgp.inference._sites import AbstractSites, DenseSites, site_normaliser
+from jgp.likelihoods import LatentNoiseGaussian
 
 SCHEDULES = ("parallel", "sequential")
 
@@ -79,17 +81,20 @@ def expectation_propagation(
     window: int = 5,
     fallback: bool | None = None,
 ) -> Approximation:
-    """Approximate the posterior of a likelihood of one latent by EP.
+    """Approximate the posterior of a likelihood of one latent, or of few, by EP.
 
-    O(n³) time a sweep, O(n²) memory. Site precisions may be negative where the
-    likelihood is not log-concave (Student-t). Plain sweeps, Anderson-accelerated, are
-    tried first; if they do not converge a double loop does, which descends on the
-    free energy (Heskes & Zoeter 2002; Opper & Winther 2005); `diagnostics` tells.
+    O(n³) time a sweep, O(n²) memory; O((2n)³) and O((2n)²) for the two latents a point
+    of `LatentNoiseGaussian`, whose sites are full blocks. Site precisions may be
+    negative where the likelihood is not log-concave (Student-t). Plain sweeps,
+    Anderson-accelerated, are tried first; if they do not converge a double loop does,
+    which descends on the free energy (Heskes & Zoeter 2002; Opper & Winther 2005);
+    `diagnostics` tells.
     Differentiable to any order: the first derivative of `log_evidence` is explicit,
     everything else goes through the implicit derivative of the sites.
 
     Args:
-        model: A process of one latent and a likelihood of one latent.
+        model: A process and a likelihood of one latent, or `LatentNoiseGaussian` with
+            two, for which power is 1, the schedule parallel, and no fallback at hand.
         x: (n, d) inputs, n >= 1.
         y: (n,) observations, as the likelihood wants them.
         init: An earlier approximation by this method on as many points.
@@ -110,15 +115,16 @@ def expectation_propagation(
             cannot be under `jit` or `vmap`; True compiles it there too.
 
     Returns:
-        An `Approximation` with `DiagonalSites`, or `SignedSites` for a likelihood that
-        is not log-concave.
+        An `Approximation` with `DiagonalSites`, `SignedSites` for a likelihood that
+        is not log-concave, or `DenseSites` for two latents.
 
     Raises:
         ValueError: for input that cannot be right, before anything is compiled.
         InferenceError: if `throw` and EP did not converge.
     """
     model, inputs, targets = prepare(model, x, y)
-    if model.process.num_latents != 1:
+    few = isinstance(model.likelihood, LatentNoiseGaussian)
+    if model.process.num_latents != 1 and not few:
         raise ValueError(
             f"process: got {model.process.num_latents} latent functions, wanted one "
             "for expectation_propagation (for classes see nested_ep)."
@@ -131,17 +137,31 @@ def expectation_propagation(
     if fallback not in (None, True, False):
         raise ValueError(f"fallback: got {fallback!r}, wanted True, False or None.")
     eta = bounded("power", power, 1e-6, 1.0, inputs.dtype)
+    exact_power = is_concrete(eta) and float(eta) == 1
     options = (
         *tolerances(rtol, atol, inputs.dtype),
         positive_integer("max_steps", max_steps),
         bounded("damping", damping, 1e-3, 1.0, inputs.dtype),
         # A power of one has closed forms that others have not.
-        None if is_concrete(eta) and float(eta) == 1 else eta,
+        None if exact_power else eta,
     )
+    size = int(positive_integer("window", window, least=0))
+    if few:
+        if not exact_power or schedule != "parallel" or fallback:
+            raise ValueError(
+                f"power, schedule, fallback: got {power}, {schedule!r} and {fallback}, "
+                "wanted 1, 'parallel' and None for a likelihood of two latents."
+            )
+        dense = cast("DenseSites | None", None if init is None else init.sites)
+        method = "expectation_propagation"
+        found = full_ep(
+            model, inputs, targets, dense, *options[:4], window=size, method=method
+        )
+        return finish(found, throw)
     run = functools.partial(
         _expectation_propagation,
         sequential=schedule == "sequential",
-        window=int(positive_integer("window", window, least=0)),
+        window=size,
     )
     start = None if init is None else init.sites
     arguments = model, inputs, targets

@@ -1,17 +1,18 @@
-r"""EP of the multinomial probit with exact tilted moments, to measure nested EP by.
+r"""EP with full sites: of likelihoods of a few latents, by exact tilted moments.
 
-The tilted normaliser is an orthant probability of the contrasts h_k = f_y − f_k,
-
-    Ẑ(m₋) = P(u + h_k + e_k > 0 for all k ≠ y),   u, e_k ~ N(0, 1),
-
-in closed form for C <= 3 and by Genz's lattice beyond. With g and −H its logarithm's
-first two derivatives in the cavity mean, the tilted mean is m₋ + V₋g and the tilted
-covariance V₋ − V₋HV₋, so the site that matches them has
+What it needs of a likelihood is log Ẑ(m₋, V₋) = log E[p(y | f)] at one point, f of the
+cavity, differentiable in m₋. With g and −H its first two derivatives there, the tilted
+mean is m₋ + V₋g and the tilted covariance V₋ − V₋HV₋, so the site that matches them has
 
     T = (I − HV₋)⁻¹H,   ν = (I + TV₋)(g + Hm₋).
 
-T is a full block for C >= 4 (diagonal minus rank one for C <= 3): the joint algebra
-of `_joint_sites`, O((nC)³), for small problems.
+For the multinomial probit Ẑ is an orthant probability of the contrasts h_k = f_y − f_k,
+
+    Ẑ(m₋) = P(u + h_k + e_k > 0 for all k ≠ y),   u, e_k ~ N(0, 1),
+
+in closed form for C <= 3 and by Genz's lattice beyond: nested EP is measured by it.
+T is a full block (diagonal minus rank one for C <= 3): the joint algebra of
+`_joint_sites`, O((nC)³), for small problems.
 """
 
 import functools
@@ -20,7 +21,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
@@ -35,6 +36,12 @@ from jgp.inference._sites import (
     site_normaliser,
     site_posterior,
 )
+from jgp.likelihoods import (
+    AbstractLikelihood,
+    LatentNoiseGaussian,
+    MultinomialProbit,
+    _latent_noise,
+)
 from jgp.likelihoods._class_probabilities import contrast_matrix, log_orthant
 
 # Unknown latents above which (nC)³ is no longer reasonable.
@@ -43,6 +50,7 @@ LARGEST = 4000
 
 class _Swept(eqx.Module):
     posterior: SitePosterior
+    cavities: tuple[Float[Array, "n C"], Float[Array, "n C C"]]
     log_constants: Float[Array, " n"]
 
 
@@ -58,8 +66,9 @@ def full_ep(
     damping: Any,
     *,
     window: int,
+    method: str,
 ) -> Approximation:
-    """The compiled part of `nested_ep(..., inner="quadrature")`."""
+    """The compiled part of EP with full sites."""
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     root, jitter, _ = jax.lax.stop_gradient(cholesky(K))
     update = eqx.filter_jit(_update)
@@ -80,14 +89,15 @@ def full_ep(
     n, num_latents = prior_mean.shape
     zeros = jnp.zeros((n, num_latents, num_latents), x.dtype)
     start = DenseSites(zeros, jnp.zeros_like(prior_mean)) if init is None else init
-    params = (K, prior_mean, y, root)
+    likelihood = model.likelihood.at_data(x)
+    params = (K, prior_mean, likelihood, y, root)
     controls = (start, *jax.tree.map(jnp.asarray, (rtol, atol, max_steps, damping)))
     found = fixed_point(run, _update, params, controls)
     sites, swept = found.value, found.auxiliary
     posterior = swept.posterior
     value = site_normaliser(prior_mean, sites, posterior) + jnp.sum(swept.log_constants)
     log_evidence = stationary_evidence(
-        value, K, prior_mean, None, posterior, None, local=None
+        value, K, prior_mean, (likelihood, y), posterior, swept.cavities, local=_local
     )
     return site_approximation(
         (model, x, y),
@@ -95,29 +105,59 @@ def full_ep(
         sites,
         posterior,
         log_evidence,
-        method="nested_ep",
+        method=method,
         evidence_kind="ep",
         jitter=jitter,
     )
 
 
 def _update(sites: DenseSites, params: tuple) -> tuple[DenseSites, _Swept]:
-    K, prior_mean, y, root = params
+    K, prior_mean, likelihood, y, root = params
     posterior = site_posterior(K, prior_mean, sites, root)
-    (T, nu), log_constants = jax.vmap(_match)(
+    (T, nu), cavities, log_constants = jax.vmap(functools.partial(_match, likelihood))(
         posterior.mean, posterior.covariance, sites.precision, sites.linear, y
     )
-    return DenseSites(T, nu), _Swept(posterior, log_constants)
+    return DenseSites(T, nu), _Swept(posterior, cavities, log_constants)
+
+
+def _local(terms: tuple, cavities: tuple[Array, Array]) -> Float[Array, ""]:
+    """Σ log Ẑᵢ as a function of the likelihood and the observations."""
+    likelihood, y = terms
+    each = jax.vmap(functools.partial(log_normaliser, likelihood))(*cavities, y)
+    return jnp.sum(each)
+
+
+@functools.singledispatch
+def log_normaliser(
+    likelihood: AbstractLikelihood,
+    mean: Float[Array, " C"],
+    covariance: Float[Array, "C C"],
+    y: Array,
+) -> Float[Array, ""]:
+    """Log E[p(y | f)] at one point, f ~ N(mean, covariance)."""
+    raise NotImplementedError(type(likelihood).__name__)
+
+
+@log_normaliser.register
+def _(likelihood: LatentNoiseGaussian, mean, covariance, y):
+    return _latent_noise.log_normaliser(mean, covariance, y)
+
+
+@log_normaliser.register
+def _(likelihood: MultinomialProbit, mean, covariance, y):
+    B = contrast_matrix(y, mean.shape[0], mean.dtype)
+    return log_orthant(B @ mean, B @ covariance @ B.T)
 
 
 def _match(
+    likelihood: AbstractLikelihood,
     mean: Float[Array, " C"],
     covariance: Float[Array, "C C"],
     T: Float[Array, "C C"],
     nu: Float[Array, " C"],
-    label: Int[Array, ""],
-) -> tuple[tuple[Array, Array], Array]:
-    """The site that matches the tilted moments, and log c of the one there was.
+    y: Array,
+) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
+    """The site that matches the tilted moments, the cavity, and log c of the old site.
 
     With S = RRᵀ and Q = I − RᵀTR, the cavity is V₋ = RQ⁻¹Rᵀ and
     m₋ = RQ⁻¹R⁻¹m − V₋ν; T' = H + HR₋(I − R₋ᵀHR₋)⁻¹R₋ᵀH, symmetric.
@@ -128,7 +168,7 @@ def _match(
     white = solve_lower(R, mean[:, None])[:, 0]
     V = R @ Q_inverse @ R.T
     cavity = R @ (Q_inverse @ white) - V @ nu
-    log_normaliser, g, H = _tilted(cavity, V, label)
+    log_Z, g, H = _tilted(likelihood, cavity, V, y)
     R = cholesky(V).lower
     cavity_white = solve_lower(R, cavity[:, None])[:, 0]
     RH = R.T @ H
@@ -138,16 +178,19 @@ def _match(
     target = g + H @ cavity
     new_nu = target + new_T @ (V @ target)
     squares = jnp.sum(cavity_white**2) - jnp.sum(white**2)
-    return (new_T, new_nu), log_normaliser + (squares - log_Q) / 2
+    return (new_T, new_nu), (cavity, V), log_Z + (squares - log_Q) / 2
 
 
 def _tilted(
-    mean: Float[Array, " C"], V: Float[Array, "C C"], label: Int[Array, ""]
+    likelihood: AbstractLikelihood,
+    mean: Float[Array, " C"],
+    V: Float[Array, "C C"],
+    y: Array,
 ) -> tuple[Array, Array, Array]:
     """Log Ẑ, its gradient and minus its Hessian in the mean."""
-    B = contrast_matrix(label, mean.shape[0], mean.dtype)
-    log_probability = functools.partial(log_orthant, covariance=B @ V @ B.T)
-    h = B @ mean
-    value, g = jax.value_and_grad(log_probability)(h)
-    H = -jax.jacfwd(jax.grad(log_probability))(h)
-    return value, B.T @ g, B.T @ H @ B
+
+    def log_Z(mean):
+        return log_normaliser(likelihood, mean, V, y)
+
+    value, gradient = jax.value_and_grad(log_Z)(mean)
+    return value, gradient, -jax.jacfwd(jax.grad(log_Z))(mean)

@@ -118,7 +118,9 @@ def nested_ep(
         if isinstance(sites, RankOneSites):
             sites = DenseSites(sites.blocks(), sites.linear)
         dense = cast("DenseSites | None", sites)
-        found = full_ep(model, inputs, labels, dense, *options, window=size)
+        found = full_ep(
+            model, inputs, labels, dense, *options, window=size, method="nested_ep"
+        )
         return finish(found, throw)
     if inner != "nested":
         raise ValueError(f"inner: got {inner!r}, wanted 'nested' or 'quadrature'.")

@@ -16,7 +16,13 @@ from jgp._linalg import semidefinite_root
 from jgp._parameters import cast
 from jgp._process import AbstractProcess
 from jgp.inference._data import check_inputs
-from jgp.likelihoods import AbstractLikelihood, Categorical, Normal, Predictive
+from jgp.likelihoods import (
+    AbstractLikelihood,
+    Categorical,
+    NoisePredictive,
+    Normal,
+    Predictive,
+)
 from jgp.likelihoods._predictive import check_number
 
 # Cross-covariances held at once while predicting: 2²² numbers, 32 MB in float64.
@@ -70,7 +76,7 @@ class AbstractPosterior(eqx.Module):
         key: PRNGKeyArray | None = None,
         method: str | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal | Predictive:
+    ) -> Categorical | Normal | NoisePredictive | Predictive:
         """The distribution of observations at each input."""
 
 
@@ -159,7 +165,7 @@ class AbstractGaussianPosterior(AbstractPosterior):
         key: PRNGKeyArray | None = None,
         method: str | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal | Predictive:
+    ) -> Categorical | Normal | NoisePredictive | Predictive:
         """The distribution of observations at each input."""
         points = check_inputs(x_new, self.x, self.process)
         there = likelihood.at(points, noise_variance)

@@ -16,6 +16,8 @@ from jgp.likelihoods._gaussian import Gaussian as Gaussian
 from jgp.likelihoods._gaussian import (
     HeteroscedasticGaussian as HeteroscedasticGaussian,
 )
+from jgp.likelihoods._latent_noise import LatentNoiseGaussian as LatentNoiseGaussian
+from jgp.likelihoods._latent_noise import NoisePredictive as NoisePredictive
 from jgp.likelihoods._mixture import Predictive as Predictive
 from jgp.likelihoods._one_latent import AbstractOneLatent as AbstractOneLatent
 from jgp.likelihoods._one_latent import Tilted as Tilted

@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from jgp.likelihoods._predictive import Categorical, Normal
 
 if TYPE_CHECKING:
+    from jgp.likelihoods._latent_noise import NoisePredictive
     from jgp.likelihoods._mixture import Predictive
 
 
@@ -76,7 +77,9 @@ class AbstractLikelihood(eqx.Module):
         return self.at(x)
 
     @abc.abstractmethod
-    def observe(self, f: Float[Array, "n C"]) -> "Categorical | Normal | Predictive":
+    def observe(
+        self, f: Float[Array, "n C"]
+    ) -> "Categorical | Normal | NoisePredictive | Predictive":
         """The distribution of y at inputs whose latents are f."""
 
     @abc.abstractmethod
@@ -87,7 +90,7 @@ class AbstractLikelihood(eqx.Module):
         *,
         method: str | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> "Categorical | Normal | Predictive":
+    ) -> "Categorical | Normal | NoisePredictive | Predictive":
         """The distribution of y at inputs whose latents are N(mean, covariance).
 
         Args:

@@ -162,10 +162,21 @@ def gaussian_panels(
         variance: v, positive.
         features: Where the function changes fast, and over which distance.
     """
+    nodes, log_weights = log_gaussian_panels(mean, variance, features)
+    return nodes, jnp.exp(log_weights)
+
+
+def log_gaussian_panels(
+    mean: Float[Array, " n"],
+    variance: Float[Array, " n"],
+    features: tuple[Float[Array, "n k"], Float[Array, "n k"]],
+) -> tuple[Float[Array, "n q"], Float[Array, "n q"]]:
+    """As `gaussian_panels`, with the logarithms of the weights."""
     nodes, log_widths = _panels([(mean, jnp.sqrt(variance))], variance, features)
     z = (nodes - mean[:, None]) / jnp.sqrt(variance)[:, None]
-    weights = jnp.exp(log_widths - z**2 / 2)
-    return nodes, weights / jnp.sum(weights, axis=1, keepdims=True)
+    log_weights = log_widths - z**2 / 2
+    total = jax.nn.logsumexp(log_weights, axis=1, keepdims=True)
+    return nodes, log_weights - total
 
 
 def _tilted_panels(likelihood, mean, variance, y, power) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from jgp._types import as_float
 from jgp.likelihoods._base import AbstractLikelihood
 from jgp.likelihoods._gaussian import FIXED_NON_NEGATIVE
+from jgp.likelihoods._latent_noise import NoisePredictive
 from jgp.likelihoods._mixture import Predictive
 from jgp.likelihoods._one_latent import Tilted, tilted_moments
 from jgp.likelihoods._predictive import Categorical, Normal
@@ -110,7 +111,9 @@ class Weighted(AbstractLikelihood):
         weights = self.weights[index][None] if self.weights.ndim else self.weights
         return Weighted(self.likelihood.at_point(index), weights)
 
-    def observe(self, f: Float[Array, "n C"]) -> Categorical | Normal | Predictive:
+    def observe(
+        self, f: Float[Array, "n C"]
+    ) -> Categorical | Normal | NoisePredictive | Predictive:
         """The distribution of a new y, of weight 1."""
         return self.likelihood.observe(f)
 
@@ -121,7 +124,7 @@ class Weighted(AbstractLikelihood):
         *,
         method: str | None = None,
         key: PRNGKeyArray | None = None,
-    ) -> Categorical | Normal | Predictive:
+    ) -> Categorical | Normal | NoisePredictive | Predictive:
         """The distribution of a new y, of weight 1."""
         return self.likelihood.predict(mean, covariance, method=method, key=key)
 
