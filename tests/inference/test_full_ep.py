@@ -58,7 +58,7 @@ def test_correction_of_four_classes_is_what_importance_sampling_finds():
     likelihood = likelihoods.MultinomialProbit(4)
     model = squared_exponentials(likelihood, [1.0] * 4, 3.0)
     found = jgp.nested_ep(model, x, np.arange(20) % 4)
-    estimate = jgp.evidence(found, key=jax.random.key(0), num=60_000)
+    estimate = jgp.evidence(found, key=jax.random.key(0), num=20_000)
     missing = float(estimate.log_evidence - found.log_evidence)
     first = float(jgp.evidence_correction(found, order=1))
     correction = float(jgp.evidence_correction(found))
