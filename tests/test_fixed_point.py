@@ -179,6 +179,21 @@ def test_what_has_no_solution_never_succeeds(function, window):
     assert int(found.num_steps) < 500
 
 
+@pytest.mark.float32
+def test_without_success_the_best_point_is_returned():
+    # Every plain step of this map leads further away than the start.
+    start = (1.0, -2.0, 0.5)
+    found = solve(-3.0 * np.eye(3), init=start, window=0, max_steps=4)
+    assert is_(found, RESULTS.max_steps_reached)
+    assert int(found.num_steps) == 4
+    np.testing.assert_array_equal(np.asarray(found.value), np.float32(start))
+    assert float(found.auxiliary) == -0.5
+    # And this one leaves the numbers altogether.
+    lost = solve(update=maps(lambda z: z - jnp.sqrt(z) / 2), init=(1.0, 0.3, 0.2))
+    assert not is_(lost, RESULTS.successful)
+    assert np.all(np.isfinite(np.asarray(lost.value)))
+
+
 def test_growth_without_bound_is_no_success():
     # The residual is relative to |F|, and stays bounded while z grows.
     found = solve(3.0 * np.eye(3), window=0, max_steps=200)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jgp import _lapack
 from jgp._results import RESULTS
@@ -86,6 +86,8 @@ class _State(eqx.Module):
     best_image: Float[Array, " k"]
     best_step: Int[Array, ""]
     stalled: Int[Array, ""]
+    ended: Float[Array, ""]
+    returned: Bool[Array, ""]
     damping: Float[Array, ""]
     history: Int[Array, ""]
     steps_z: Float[Array, "window k"]
@@ -111,7 +113,8 @@ def iterate(
     plain step z + η r is taken instead where the accelerated one is not `feasible`.
     While the residual is above twice the best one, only the latest difference is used.
     When it grows a thousandfold or stalls (a two-cycle), the iteration restarts at its
-    best point with half the damping η.
+    best point with half the damping η. Iterations that do not converge end with an
+    evaluation at their best point, which is what is returned.
 
     Args:
         update: (z, θ) to (F(z, θ), auxiliary), the auxiliary belonging to z.
@@ -150,6 +153,8 @@ def iterate(
             best_image=jnp.where(better, image, s.best_image),
             best_step=jnp.where(better, step, s.best_step),
             stalled=jnp.where(better, 0, s.stalled + 1),
+            ended=jnp.where(s.returned, s.ended, residual),
+            returned=s.returned,
             damping=s.damping,
             # The first point may be far from all others: its step teaches nothing.
             history=jnp.where(s.step > 1, jnp.minimum(s.history + 1, window), 0),
@@ -179,29 +184,41 @@ def iterate(
             (following, z, z + r, jnp.where(lost, 0, s.stalled), eta, history),
         )
 
+    def going(s: _State):
+        return (s.step < max_steps) & (s.step - s.best_step < PATIENCE)
+
     def unfinished(s: _State):
-        improving = s.step - s.best_step < PATIENCE
-        return (s.residual > 1) & (s.step < max_steps) & improving
+        better_before = (s.best < s.residual) & ~s.returned
+        return (s.residual > 1) & (going(s) | better_before)
 
     def advance(s: _State) -> _State:
-        proposed = propose(s)
-        restart = s.step == 0
-        following = jnp.where(restart, flat, proposed.following)
-        return evaluate(eqx.tree_at(lambda s: s.following, proposed, following))
+        proposed, returned = propose(s), ~going(s)
+        following = jnp.where(s.step == 0, flat, proposed.following)
+        following = jnp.where(returned, s.best_z, following)
+        return evaluate(
+            eqx.tree_at(
+                lambda s: (s.following, s.returned), proposed, (following, returned)
+            )
+        )
 
     differences = jnp.zeros((window, flat.size), flat.dtype)
     start = _State(
         zero, flat, zeros, zeros, nothing, infinity, infinity, infinity, zeros, zeros,
-        zero, zero, damping, zero, differences, differences,
+        zero, zero, infinity, jnp.array(False), damping, zero, differences, differences,
     )  # fmt: skip
     last = lax.while_loop(unfinished, advance, start)
     return FixedPoint(
         unravel(last.z),
         last.auxiliary,
-        last.step,
+        _num_steps(last),
         last.residual,
         _status(last, max_steps, damping),
     )
+
+
+def _num_steps(last: _State) -> Int[Array, ""]:
+    """Steps, without the return to the best point."""
+    return last.step - last.returned.astype(last.step.dtype)
 
 
 def _push(rows: Float[Array, "window k"], row: Float[Array, " k"]):
@@ -210,13 +227,12 @@ def _push(rows: Float[Array, "window k"], row: Float[Array, " k"]):
 
 
 def _status(last: _State, max_steps: Array, damping: Array) -> RESULTS:
-    result = RESULTS.where(
-        last.step < max_steps, RESULTS.stagnated, RESULTS.max_steps_reached
-    )
+    before_bound = _num_steps(last) < max_steps
+    result = RESULTS.where(before_bound, RESULTS.stagnated, RESULTS.max_steps_reached)
     result = RESULTS.where(last.damping < damping, RESULTS.oscillating, result)
-    diverged = last.residual > DIVERGED * last.first
+    diverged = last.ended > DIVERGED * last.first
     result = RESULTS.where(diverged, RESULTS.diverged, result)
-    result = RESULTS.where(jnp.isinf(last.residual), RESULTS.non_finite, result)
+    result = RESULTS.where(jnp.isinf(last.ended), RESULTS.non_finite, result)
     return RESULTS.where(last.residual <= 1, RESULTS.successful, result)
 
 
