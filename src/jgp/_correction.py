@@ -52,6 +52,9 @@ def evidence_correction(
         order: 1 for what nesting misses, zero where tilted moments are exact; 2 adds
             the pairs of points, with cumulants of orders 3 and 4.
 
+    Returns:
+        The correction; NaN where the cavity of a point is improper.
+
     Raises:
         ValueError: for an approximation by another method, an order other than 1 and
             2, or the second order with more than 12 classes.
@@ -77,7 +80,7 @@ def _correction(approximation: Approximation, order: int) -> Float[Array, ""]:
     assert sites is not None
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     posterior = site_posterior(K, prior_mean, sites)
-    V, _ = without_site(posterior, sites)
+    V, proper = without_site(posterior, sites)
     mean = posterior.mean - jnp.einsum("icd,id->ic", V, posterior.weights)
     of_classes = isinstance(model.likelihood, MultinomialProbit)
     total = jnp.zeros((), mean.dtype)
@@ -91,7 +94,7 @@ def _correction(approximation: Approximation, order: int) -> Float[Array, ""]:
             cumulants = _of_classes
         terms = cumulants(approximation, mean, V)
         total = total + _of_pairs(approximation, posterior, V, *terms)
-    return total
+    return jnp.where(jnp.all(proper), total, jnp.nan)
 
 
 def _of_nesting(approximation: Approximation, mean: Array, V: Array) -> Array:

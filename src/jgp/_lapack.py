@@ -77,13 +77,14 @@ def solve(A: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
 
 @one_by_one
 def inverse(A: Float[Array, "n n"]) -> tuple[Float[Array, "n n"], Float[Array, ""]]:
-    """A⁻¹ and log|A| of a positive definite matrix, by halves; not differentiable.
+    """A⁻¹ and log|A| of a positive definite matrix; not differentiable.
 
-    With the Schur complement S = A₂₂ − A₂₁A₁₁⁻¹A₁₂ and X = A₂₁A₁₁⁻¹, the blocks of the
-    inverse are A₁₁⁻¹ + XᵀS⁻¹X, −S⁻¹X and S⁻¹. Nearly all of the 4n³/3 operations are
-    matrix products, several times faster than triangular solves on every device.
+    From the Cholesky factor: errors of κ·eps, κ the condition number. Halves by Schur
+    complements are a little faster, with errors of κ²·eps.
     """
-    return _inverse(A)
+    lower = lax.linalg.cholesky(A.T, symmetrize_input=False)
+    log_A = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
+    return _upper_product(_upper_inverse(lower.T)), log_A
 
 
 @one_by_one
@@ -160,20 +161,6 @@ def _symmetric_product(B: Array, C: Array) -> Array:
     return jnp.block(
         [[first, right], [right.T, _symmetric_product(B[half:], C[:, half:])]]
     )
-
-
-def _inverse(A: Array) -> tuple[Array, Array]:
-    half = A.shape[0] // 2
-    if A.shape[0] <= BLOCK:
-        root, log_A = _inverse_root(A)
-        return root.T @ root, log_A
-    first, log_first = _inverse(A[:half, :half])
-    A21 = A[half:, :half]
-    X = A21 @ first
-    second, log_second = _inverse(A[half:, half:] - _symmetric_product(X, A21.T))
-    Y = second @ X
-    blocks = [[first + _symmetric_product(X.T, Y), -Y.T], [-Y, second]]
-    return jnp.block(blocks), log_first + log_second
 
 
 def _inverse_root(A: Array) -> tuple[Array, Array]:

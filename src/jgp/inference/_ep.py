@@ -105,7 +105,8 @@ def expectation_propagation(
             loop.
         throw: Whether to raise `InferenceError` when EP does not converge; otherwise
             look at `result`.
-        power: η in (0, 1]. Below about 1e-3 cancellation costs digits.
+        power: η in (0, 1], a constant of derivatives. Below about 1e-3 cancellation
+            costs digits.
         schedule: "parallel", all sites from one posterior, or "sequential", each from
             the posterior that the one before has changed. Same fixed points.
         damping: Fraction of each step taken, in (0, 1].
@@ -136,6 +137,7 @@ def expectation_propagation(
         )
     if fallback not in (None, True, False):
         raise ValueError(f"fallback: got {fallback!r}, wanted True, False or None.")
+    fallback = None if fallback is None else bool(fallback)
     eta = bounded("power", power, 1e-6, 1.0, inputs.dtype)
     exact_power = is_concrete(eta) and float(eta) == 1
     options = (

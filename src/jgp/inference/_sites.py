@@ -22,7 +22,7 @@ import abc
 import equinox as eqx
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jgp._linalg import (
     apply_blocks,
@@ -263,8 +263,12 @@ def site_posterior(
     factor = SiteFactor(E, U)
 
     linear = sites.linear - sites.times(prior_mean)
-    weights = linear - factor.times(apply_blocks(K, linear))
-    mean = prior_mean + apply_blocks(K, weights)
+    strong = a * jnp.diagonal(K, axis1=1, axis2=2).T > 1
+    weights = _weights(K, linear, strong, root.T, A_inverse, factor)
+    deviation = apply_blocks(K, weights)
+    if not coupled:
+        deviation = jnp.where(strong, (linear - weights) / a, deviation)
+    mean = prior_mean + deviation
 
     variance = jnp.sum(K * (root[:, :, None] * A_inverse), axis=1) / root
     covariance = diagonal_matrices(variance.T)
@@ -275,6 +279,31 @@ def site_posterior(
         common = jnp.sum(G[:, None] * G[None], axis=2)
         covariance = covariance + jnp.transpose(common, (2, 0, 1))
     return SitePosterior(factor, weights, mean, covariance, log_determinant)
+
+
+def _weights(
+    K: Float[Array, "C n n"],
+    linear: Float[Array, "n C"],
+    strong: Bool[Array, "n C"],
+    root: Float[Array, "n C"],
+    A_inverse: Float[Array, "C n n"],
+    factor: SiteFactor,
+) -> Float[Array, "n C"]:
+    """B = (I − MK)ν without cancellation, M the factor.
+
+    For diagonal sites b = D½A⁻¹D⁻½ν where a site is strong beside the prior and
+    ν − EKν where it is weak, and 1/√a would raise rounding; it is linear in ν. For
+    rank-one sites, with w that of the diagonal ones and Σ_c ν_c = 0, MKν = ν − b gives
+    b = w − E R P⁻¹ Σ_c w_c.
+    """
+    scaled = jnp.where(strong, linear / root, 0)
+    weak = jnp.where(strong, 0, linear)
+    w = root * apply_blocks(A_inverse, scaled)
+    w = w + weak - apply_blocks(factor.blocks, apply_blocks(K, weak))
+    if factor.coupling is None:
+        return w
+    common = factor.coupling.T @ (factor.coupling @ jnp.sum(w, axis=1))
+    return w - jnp.einsum("cij,j->ic", factor.blocks, common)
 
 
 def _joint_posterior(
