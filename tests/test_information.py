@@ -98,6 +98,7 @@ def test_no_maximum_is_told():
         got.interval(scale="raw")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("matrix", ["noise", "lengthscale"])
 def test_matrices_are_their_lower_triangles(matrix):

@@ -39,6 +39,7 @@ def test_one_dimension_is_a_truncated_normal():
     np.testing.assert_allclose(fourth, [[[[wanted]]]], rtol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_are_the_derivatives_of_the_probability(dimension):

@@ -31,7 +31,7 @@ def approximation_on_iris(method: str):
 @pytest.mark.parametrize(
     ("method", "temper", "largest_error"),
     [
-        pytest.param("probit", 1.0, 0.01, marks=pytest.mark.slow),
+        pytest.param("probit", 1.0, 0.01, marks=pytest.mark.long),
         pytest.param("probit", 0.8, 0.01, marks=pytest.mark.long),
         ("softmax", 0.75, 0.016),
     ],
@@ -55,6 +55,7 @@ def test_agrees_with_long_runs_on_iris(method, temper, largest_error):
         assert float(estimate.pareto_k) < 0.8
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_standard_error_is_the_spread_of_estimates():
     data = toy()
@@ -132,6 +133,7 @@ def assert_agrees(estimate: jgp.Evidence, value: float, error: float):
     assert abs(difference) < combined
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("link", "start", "temper"),
     [
@@ -162,6 +164,7 @@ def test_temperatures_agree_with_importance_sampling(link, start, temper):
     assert_agrees(estimate, *TOY_EVIDENCE[link])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_temperatures_agree_with_long_runs_on_iris():
     exact = reference("classification")["evidence"]["probit"]

@@ -258,6 +258,7 @@ def test_derivative_with_respect_to_the_targets():
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.float32
 def test_single_precision_is_kept():

@@ -53,6 +53,7 @@ def test_corrections_close_the_gap_on_iris():
         assert abs(float(jgp.evidence_correction(found)) - gap) < 0.06 * gap
 
 
+@pytest.mark.long
 def test_correction_of_four_classes_is_what_importance_sampling_finds():
     x = np.random.default_rng(0).normal(size=(20, 2))
     likelihood = likelihoods.MultinomialProbit(4)

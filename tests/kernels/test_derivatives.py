@@ -158,6 +158,7 @@ def test_the_blocks_of_values_and_derivatives():
         np.testing.assert_allclose(one, second[axis, axis], rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_draws_have_derivatives_where_difference_quotients_settle():
     """Variances of (f(x + h) − f(x))/h grow as h falls where there is no derivative."""

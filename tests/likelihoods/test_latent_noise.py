@@ -124,6 +124,7 @@ def test_predictions_are_averages_over_the_latents():
     assert abs(float(predicted.log_prob(np.array([y]))[0]) - np.log(wanted)) < 1e-7
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_chains_and_left_out_points_agree_with_ep():
     x, y = problem()

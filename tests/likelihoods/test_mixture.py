@@ -207,6 +207,7 @@ def test_integer_counts_are_the_same_as_floats():
     np.testing.assert_array_equal(integers.log_prob(x, y), floats.log_prob(x, y * 1.0))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_gradient_of_laplace_reaches_likelihood_parameters():
     x, y = X, Y["ordinal"]
