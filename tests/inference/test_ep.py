@@ -511,3 +511,19 @@ def test_says_what_is_wrong():
         jgp.expectation_propagation(three, x, y)
     with pytest.raises(ValueError, match="y: got"):
         jgp.expectation_propagation(model(likelihood), x, y + 1)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("infer", [jgp.expectation_propagation, jgp.laplace])
+def test_noise_far_below_the_prior_keeps_the_exact_evidence(infer):
+    # The error of a product with K, of condition 1e6 and more, is not in the result.
+    double = jax.config.jax_enable_x64
+    x = jnp.linspace(0, 10, 200)
+    epsilon = np.random.default_rng(0).normal(size=200)
+    for noise in (1e-2, 1e-4, 1e-6) if double else (1e-1, 1e-2):
+        process = jgp.GaussianProcess(kernels.SquaredExponential(1.0))
+        model = jgp.Model(process, likelihoods.Gaussian(noise))
+        y = np.sin(np.linspace(0, 10, 200)) + np.sqrt(noise) * epsilon
+        found = infer(model, x, y)
+        error = float(found.log_evidence - jgp.exact(model, x, y).log_evidence)
+        assert abs(error) < (1e-6 if double else 1e-2)
