@@ -21,12 +21,14 @@ import math
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from jgp._left_out import without_site
 from jgp._linalg import inverse
 from jgp._orthant_cumulants import orthant_cumulants, weighted_cumulants
+from jgp._parameters import is_concrete
 from jgp.inference import Approximation, RankOneSites
 from jgp.inference._sites import SitePosterior, site_posterior
 from jgp.likelihoods import LatentNoiseGaussian, MultinomialProbit
@@ -53,18 +55,20 @@ def evidence_correction(
             the pairs of points, with cumulants of orders 3 and 4.
 
     Returns:
-        The correction; NaN where the cavity of a point is improper.
+        The correction; NaN where EP did not converge or a cavity is improper.
 
     Raises:
-        ValueError: for an approximation by another method, an order other than 1 and
-            2, or the second order with more than 12 classes.
+        ValueError: for an approximation by another method or of another power, an
+            order other than 1 and 2, or the second order with more than 12 classes.
     """
-    if approximation.method not in METHODS:
-        raise ValueError(
-            f"approximation: got {approximation.method}, wanted one by EP."
-        )
-    if order not in (1, 2):
-        raise ValueError(f"order: got {order}, wanted 1 or 2.")
+    method = getattr(approximation, "method", type(approximation).__name__)
+    if method not in METHODS:
+        raise ValueError(f"approximation: got {method}, wanted one by EP.")
+    power = getattr(approximation.diagnostics, "power", 1.0)
+    if is_concrete(power) and np.any(np.asarray(power) != 1):
+        raise ValueError(f"approximation: got one of power {power}, wanted power 1.")
+    if not isinstance(order, int) or order not in (1, 2):
+        raise ValueError(f"order: got {order!r}, wanted 1 or 2.")
     num_classes = approximation.model.process.num_latents
     if order == 2 and num_classes > LARGEST_NUM_CLASSES:
         raise ValueError(
@@ -94,7 +98,8 @@ def _correction(approximation: Approximation, order: int) -> Float[Array, ""]:
             cumulants = _of_classes
         terms = cumulants(approximation, mean, V)
         total = total + _of_pairs(approximation, posterior, V, *terms)
-    return jnp.where(jnp.all(proper), total, jnp.nan)
+    usable = jnp.all(proper) & (approximation.residual <= 1)
+    return jnp.where(usable, total, jnp.nan)
 
 
 def _of_nesting(approximation: Approximation, mean: Array, V: Array) -> Array:

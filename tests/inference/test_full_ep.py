@@ -148,8 +148,19 @@ def test_says_what_is_wrong():
     laplace = squared_exponentials(likelihoods.Softmax(3), [1.0] * 3)
     with pytest.raises(ValueError, match="wanted one by EP"):
         jgp.evidence_correction(jgp.laplace(laplace, data.x, data.y))
-    with pytest.raises(ValueError, match="order: got 3"):
-        jgp.evidence_correction(full, order=3)
+    for order in (3, np.array([1, 2])):
+        with pytest.raises(ValueError, match="order: got"):
+            jgp.evidence_correction(full, order=order)
+    with pytest.raises(ValueError, match="approximation: got NoneType"):
+        jgp.evidence_correction(None)
+    stopped = jgp.nested_ep(model, data.x, data.y, max_steps=1, throw=False)
+    assert np.isnan(float(jgp.evidence_correction(stopped, order=1)))
+    one = jgp.GaussianProcess(kernels.SquaredExponential())
+    half = jgp.expectation_propagation(
+        jgp.Model(one, likelihoods.BernoulliProbit()), data.x, data.y % 2, power=0.5
+    )
+    with pytest.raises(ValueError, match=r"approximation: got one of power 0\.5"):
+        jgp.evidence_correction(half)
     x = np.zeros((2000, 2))
     with pytest.raises(ValueError, match="inner: got 'quadrature' for nC = 6000"):
         jgp.nested_ep(model, x, np.zeros(2000, int), inner="quadrature")

@@ -59,10 +59,12 @@ class Diagnostics(NamedTuple):
     Args:
         double_loop: Whether plain EP did not converge and the double loop took over.
         num_outer_steps: Steps of the double loop.
+        power: η.
     """
 
     double_loop: Bool[Array, ""]
     num_outer_steps: Int[Array, ""]
+    power: Float[Array, ""]
 
 
 def expectation_propagation(
@@ -243,7 +245,11 @@ def _expectation_propagation(
         method="expectation_propagation",
         evidence_kind="ep",
         jitter=jitter,
-        diagnostics=Diagnostics(swept.num_outer_steps > 0, swept.num_outer_steps),
+        diagnostics=Diagnostics(
+            swept.num_outer_steps > 0,
+            swept.num_outer_steps,
+            jnp.ones((), x.dtype) if power is None else power,
+        ),
     )
 
 

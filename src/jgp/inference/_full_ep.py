@@ -134,8 +134,15 @@ def log_normaliser(
     covariance: Float[Array, "C C"],
     y: Array,
 ) -> Float[Array, ""]:
-    """Log E[p(y | f)] at one point, f ~ N(mean, covariance)."""
-    raise NotImplementedError(type(likelihood).__name__)
+    """Log E[p(y | f)] at one point, f ~ N(mean, covariance).
+
+    Raises:
+        ValueError: for a likelihood without a case.
+    """
+    raise ValueError(
+        f"likelihood: got {type(likelihood).__name__}, wanted LatentNoiseGaussian or "
+        "MultinomialProbit for EP with full sites."
+    )
 
 
 @log_normaliser.register
