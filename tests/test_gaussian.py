@@ -56,6 +56,7 @@ def test_kl_divergence_of_one_dimension_is_the_closed_form():
     np.testing.assert_allclose(kl_divergence(p, q), expected, rtol=1e-14)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_kl_divergence_is_the_expected_log_ratio(key):
     p, q = random_gaussian(2), random_gaussian(3)

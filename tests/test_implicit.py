@@ -183,6 +183,7 @@ def test_newton_step_for_a_square_root():
         np.testing.assert_allclose(second, wanted, rtol=1e-11)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_newton_step_for_a_system():
     # g(z, θ) = z + z³ + Mz − θ = 0, with M antisymmetric; ∂g/∂z is never singular.

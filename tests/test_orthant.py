@@ -92,6 +92,7 @@ def test_permutation_does_not_matter():
     np.testing.assert_allclose(got, jnp.broadcast_to(got[0], 3), rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_derivatives_of_independent_coordinates_are_the_closed_form():
     mean = jnp.array([0.3, -0.5, 0.1])

@@ -71,6 +71,7 @@ def test_standard_error_is_the_spread_of_estimates():
     assert abs(np.std(values) / claimed - 1) < 4 / np.sqrt(120)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_defensive_mixture_is_unbiased_too():
     data = toy()
@@ -194,6 +195,7 @@ def test_poor_weights_are_followed_by_temperatures():
     assert traced.method == "importance"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_draws_have_the_posterior_covariance():
     # The map from (z, ξ) to K½w is linear: its matrix M has MMᵀ = Σ exactly.

@@ -13,7 +13,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 import jgp
 from jgp import kernels, likelihoods, means
 from jgp._results import RESULTS
-from tests.cases import slow_unless
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(12, 2))
@@ -194,7 +193,7 @@ def central(f, raw, step):
     return jnp.stack([(f(raw + s) - f(raw - s)) / (2 * step) for s in shifts])
 
 
-@pytest.mark.parametrize("name", slow_unless(["one"], ["one", "two"]))
+@pytest.mark.parametrize("name", ["one", pytest.param("two", marks=pytest.mark.long)])
 def test_first_and_second_derivatives_equal_differences(name):
     def build(raw):
         likelihood = likelihoods.Gaussian(jnp.exp(raw[2]))

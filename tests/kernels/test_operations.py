@@ -227,6 +227,7 @@ def test_metrics_and_covariances_round_trip():
     np.testing.assert_allclose(jgp.from_real(jgp.to_real(gamma)).gamma, 1.4, rtol=1e-14)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_metric_is_fitted():
     rng = np.random.default_rng(0)

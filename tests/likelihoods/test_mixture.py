@@ -226,6 +226,7 @@ def test_the_gradient_of_laplace_reaches_likelihood_parameters():
         np.testing.assert_allclose(gradient[i], numeric, rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fit_keeps_thresholds_increasing():
     fitted = jgp.fit(
@@ -236,6 +237,7 @@ def test_fit_keeps_thresholds_increasing():
     assert not np.allclose(thresholds, [-1.0, 0.0, 1.0])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Poisson", "BernoulliProbit", "StudentT"])
 def test_draws_predict_a_mixture(name):
