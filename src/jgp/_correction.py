@@ -30,7 +30,7 @@ from jgp._linalg import inverse
 from jgp._orthant_cumulants import orthant_cumulants, weighted_cumulants
 from jgp._parameters import is_concrete
 from jgp.inference import Approximation, RankOneSites
-from jgp.inference._sites import SitePosterior, site_posterior
+from jgp.inference._site_posterior import SitePosterior, site_posterior
 from jgp.likelihoods import LatentNoiseGaussian, MultinomialProbit
 from jgp.likelihoods._class_probabilities import contrast_matrix, log_orthant
 from jgp.likelihoods._inner_ep import latent_contrasts, log_normaliser

@@ -23,14 +23,13 @@ from jgp._linalg import cholesky, diagonal_matrices, inverse
 from jgp._parameters import is_concrete
 from jgp._results import InferenceWarning
 from jgp.inference import Approximation
+from jgp.inference._site_posterior import SitePosterior, cavity_ratio, site_posterior
 from jgp.inference._sites import (
-    FLOOR,
     AbstractSites,
     DenseSites,
     DiagonalSites,
     RankOneSites,
-    SitePosterior,
-    site_posterior,
+    SignedSites,
 )
 from jgp.likelihoods import (
     Categorical,
@@ -130,15 +129,10 @@ def without_site(
     """
     if isinstance(sites, RankOneSites | DenseSites):
         return jax.vmap(_without_block)(posterior.covariance, sites.blocks())
+    assert isinstance(sites, DiagonalSites | SignedSites)
     # Diagonal sites leave the latents independent.
     variance = jnp.diagonal(posterior.covariance, axis1=1, axis2=2)
-    if isinstance(sites, DiagonalSites):
-        # 1 − τS is Mᵢᵢ/τ for M = (K + T⁻)⁻, in which nothing cancels.
-        M = posterior.factor.diagonal_blocks()
-        a = jnp.maximum(sites.precision, FLOOR)
-        ratio = jnp.diagonal(M, axis1=1, axis2=2).T / a
-    else:
-        ratio = 1 - sites.precision * variance
+    ratio = cavity_ratio(posterior, sites)
     proper = (ratio > 0) & (variance > 0)
     cavity = jnp.where(proper, variance, 1) / jnp.where(proper, ratio, 1)
     return diagonal_matrices(cavity), jnp.all(proper, axis=1)

@@ -224,6 +224,15 @@ def inverse(
     return jnp.vectorize(_inverse, signature="(n,n)->(n,n),()")(A)
 
 
+def inverse_and_root(
+    A: Float[Array, "*batch n n"],
+) -> tuple[
+    Float[Array, "*batch n n"], Float[Array, "*batch n n"], Float[Array, "*batch"]
+]:
+    """As `inverse`, with R between: A⁻¹ = RᵀR. R is a constant of derivatives."""
+    return jnp.vectorize(_inverse_and_root, signature="(n,n)->(n,n),(n,n),()")(A)
+
+
 def inverse_root(
     A: Float[Array, "*batch n n"],
 ) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch"]]:
@@ -268,6 +277,21 @@ def _inverse_jvp(primals, tangents):
     A_inverse, log_A = _inverse(A)
     product = A_inverse @ dA
     return (A_inverse, log_A), (-product @ A_inverse, jnp.trace(product))
+
+
+@jax.custom_jvp
+def _inverse_and_root(A: Float[Array, "n n"]) -> tuple[Array, Array, Array]:
+    return _lapack.inverse_and_root(A)
+
+
+@_inverse_and_root.defjvp
+def _inverse_and_root_jvp(primals, tangents):
+    """As for `_inverse`."""
+    (A,), (dA,) = primals, tangents
+    A_inverse, R, log_A = _inverse_and_root(A)
+    product = A_inverse @ dA
+    change = -product @ A_inverse, jnp.zeros_like(R), jnp.trace(product)
+    return (A_inverse, R, log_A), change
 
 
 @jax.custom_jvp

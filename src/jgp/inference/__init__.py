@@ -13,8 +13,8 @@ from jgp.inference._laplace import laplace as laplace
 from jgp.inference._mcmc import sample_posterior as sample_posterior
 from jgp.inference._nested_ep import nested_ep as nested_ep
 from jgp.inference._site_draws import whitened_deviation as whitened_deviation
+from jgp.inference._site_posterior import site_posterior as site_posterior
 from jgp.inference._sites import DenseSites as DenseSites
 from jgp.inference._sites import DiagonalSites as DiagonalSites
 from jgp.inference._sites import RankOneSites as RankOneSites
 from jgp.inference._sites import SignedSites as SignedSites
-from jgp.inference._sites import site_posterior as site_posterior

@@ -31,7 +31,8 @@ from jaxtyping import Array, Float, Int
 from jgp._fixed_point import scaled_change
 from jgp._linalg import cholesky, cholesky_solve
 from jgp.inference._ep_sweep import Cavities, Problem, flat, parallel_sweep
-from jgp.inference._sites import AbstractSites, site_normaliser
+from jgp.inference._site_posterior import centred_normaliser, signed_posterior
+from jgp.inference._sites import DiagonalSites, SignedSites
 
 NEWTON_STEPS = 100
 HALVINGS = 40
@@ -42,29 +43,29 @@ ARMIJO = 1e-4
 
 class _Outer(NamedTuple):
     step: Int[Array, ""]
-    sites: AbstractSites
+    sites: DiagonalSites | SignedSites
     marginals: Cavities
     residual: Float[Array, ""]
 
 
 def double_loop(
     problem: Problem,
-    init: AbstractSites,
+    init: DiagonalSites | SignedSites,
     rtol: Array,
     atol: Array,
     max_steps: Int[Array, ""],
-) -> tuple[AbstractSites, Int[Array, ""]]:
+) -> tuple[DiagonalSites | SignedSites, Int[Array, ""]]:
     """Sites of a fixed point of EP, and the outer steps that they took.
 
     Args:
-        problem: The problem, with a root of K.
+        problem: The problem, with signed sites.
         init: Where to start; without a proper posterior there, at no sites.
         rtol: Relative tolerance on the change of the sites in a plain sweep.
         atol: Absolute tolerance.
         max_steps: Bound on outer steps; 0 computes nothing.
     """
 
-    def at(sites: AbstractSites) -> tuple[Cavities, Array]:
+    def at(sites: DiagonalSites | SignedSites) -> tuple[Cavities, Array]:
         """The marginals, and the residual of a plain sweep."""
         new, swept = parallel_sweep(sites, problem)
         mean, S = swept.posterior.mean[:, 0], swept.posterior.covariance[:, 0, 0]
@@ -101,17 +102,16 @@ class _Inner(NamedTuple):
 def _inner(
     problem: Problem,
     marginals: Cavities,
-    start: AbstractSites,
+    start: DiagonalSites | SignedSites,
     rtol: Array,
     atol: Array,
     barrier: Array,
-) -> AbstractSites:
+) -> DiagonalSites | SignedSites:
     """Minimise J by Newton's method, in latents centred at the marginal means.
 
     The statistics of f − m_s, (g, −½g²), go with (a, τ), a = ν − τm_s.
     """
-    assert problem.root is not None
-    eta, root, (mean, variance) = problem.eta, problem.root[0], marginals
+    eta, (mean, variance) = problem.eta, marginals
 
     def sites_at(z):
         return problem.sites(z[1], z[0] + z[1] * mean)
@@ -127,12 +127,12 @@ def _inner(
         return value + barrier * jnp.log(v / variance)
 
     def objective(z):
-        sites = sites_at(z)
-        posterior = problem.posterior(sites)
-        log_prior = site_normaliser(problem.prior_mean, sites, posterior)
-        log_prior = log_prior - jnp.sum(z[0] * mean + z[1] * mean**2 / 2)
+        posterior, S = signed_posterior(problem.K, problem.prior_mean, sites_at(z))
+        shift = posterior.mean[:, 0] - mean
+        log_prior = centred_normaliser(problem.prior_mean, posterior)
+        log_prior = log_prior + jnp.sum(shift * (z[0] - z[1] * shift / 2))
         value = log_prior + jnp.sum(log_tilted(z[0], z[1]))
-        return jnp.where(jnp.isfinite(value), value, jnp.inf), posterior
+        return jnp.where(jnp.isfinite(value), value, jnp.inf), (shift, S[0])
 
     def local_derivatives(z):
         """First and second derivatives of log Z_q, point by point."""
@@ -142,10 +142,7 @@ def _inner(
         by_tau = jax.jvp(slopes, (z,), (jnp.stack([zeros, ones]),))[1]
         return by_a[0], jnp.stack([by_a[1], by_tau])
 
-    def direction(z, posterior):
-        V = posterior.factor.root @ root.T
-        S = V.T @ V
-        shift = posterior.mean[:, 0] - mean
+    def direction(z, shift, S):
         own = jnp.diagonal(S)
         slopes, curvatures = local_derivatives(z)
         gradient = slopes + jnp.stack([shift, -(own + shift**2) / 2])
@@ -170,8 +167,8 @@ def _inner(
         return step, jnp.sum(gradient * step)
 
     def advance(s: _Inner) -> _Inner:
-        value, posterior = objective(s.z)
-        step, slope = direction(s.z, posterior)
+        value, moments = objective(s.z)
+        step, slope = direction(s.z, *moments)
         # Where J no longer resolves a step, its full length is Newton's to choose.
         slack = 1e4 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(value))
 

@@ -15,9 +15,14 @@ g and the curvature h of log Ẑ in m₋, the new site is
 
     log Z = log ∫ p(f) ∏ᵢ exp(νᵢfᵢ − ½τᵢfᵢ²) df + (1/η) Σᵢ log cᵢ,
 
-cᵢ the ratio of Ẑᵢ to the integral of the cavity times the η-th power of the site.
+cᵢ the ratio of Ẑᵢ to the integral of the cavity times the η-th power of the site. For
+sites that are precise or far from 0 the two cancel, so each site is taken as a multiple
+of its value at the marginal mean, and the cavity by m₋ = m − ηv₋b with b = ν − τm:
+
+    log Z = −½bᵀ(m − m₀) − ½log|I + KT| + Σᵢ [(log Ẑᵢ − ½log(v₋⁻¹Sᵢ))/η + ½ηv₋bᵢ²].
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -29,7 +34,6 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
 from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
-from jgp._linalg import cholesky
 from jgp._model import Model
 from jgp._parameters import is_concrete
 from jgp.inference._approximation import Approximation, check_approximation, finish
@@ -45,9 +49,9 @@ from jgp.inference._ep_sweep import (
     tilted_at,
 )
 from jgp.inference._full_ep import full_ep
-from jgp.inference._joint_sites import prior_root
 from jgp.inference._site_approximation import site_approximation
-from jgp.inference._sites import AbstractSites, DenseSites, site_normaliser
+from jgp.inference._site_posterior import centred_normaliser
+from jgp.inference._sites import AbstractSites, DenseSites
 from jgp.likelihoods import LatentNoiseGaussian
 
 SCHEDULES = ("parallel", "sequential")
@@ -201,9 +205,6 @@ def _expectation_propagation(
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
     likelihood = model.likelihood.at_data(x)
     positive = likelihood.log_concave
-    root = jitter = None
-    if not positive:
-        root, jitter, _ = jax.lax.stop_gradient(cholesky(K))
     power = None if power is None else jnp.asarray(power)
 
     update = eqx.filter_jit(sequential_sweep if sequential else parallel_sweep)
@@ -229,13 +230,13 @@ def _expectation_propagation(
             return found
         return _with_double_loop(found, sweep, problem, rtol, atol, max_steps)
 
-    problem = Problem(K, prior_mean, likelihood, y, power, root)
+    problem = Problem(K, prior_mean, likelihood, y, power, signed=not positive)
     zero = jnp.zeros_like(prior_mean[:, 0])
     start = problem.sites(zero, zero) if init is None else init
     controls = (start, *jax.tree.map(jnp.asarray, (rtol, atol, max_steps, damping)))
     found = fixed_point(run, parallel_sweep, problem, controls)
     sites, swept = found.value, found.auxiliary
-    log_evidence = _log_evidence(problem, sites, swept)
+    log_evidence = _log_evidence(problem, swept)
     return site_approximation(
         (model, x, y),
         found,
@@ -244,7 +245,6 @@ def _expectation_propagation(
         log_evidence,
         method="expectation_propagation",
         evidence_kind="ep",
-        jitter=jitter,
         diagnostics=Diagnostics(
             swept.num_outer_steps > 0,
             swept.num_outer_steps,
@@ -267,13 +267,12 @@ def _with_double_loop(
     where they lead do not, and no sweep moves what has converged.
     """
     needed = found.residual > 1
-    root = jax.lax.stop_gradient(prior_root(problem.K))
-    signed = problem._replace(root=root)
+    signed = dataclasses.replace(problem, signed=True)
     start = signed.sites(found.value.precision[:, 0], found.value.linear[:, 0])
     steps = jnp.where(needed, max_steps, 0)
     ended, num_outer_steps = double_loop(signed, start, rtol, atol, steps)
     precision = ended.precision[:, 0]
-    if problem.root is None:
+    if not problem.signed:
         precision = jnp.maximum(precision, 0)
     again = sweep(problem.sites(precision, ended.linear[:, 0]), steps)
     better = needed & (again.residual < found.residual)
@@ -285,10 +284,8 @@ def _with_double_loop(
     )
 
 
-def _log_evidence(
-    problem: Problem, sites: AbstractSites, swept: Swept
-) -> Float[Array, ""]:
-    normaliser = site_normaliser(problem.prior_mean, sites, swept.posterior)
+def _log_evidence(problem: Problem, swept: Swept) -> Float[Array, ""]:
+    normaliser = centred_normaliser(problem.prior_mean, swept.posterior)
     value = normaliser + jnp.sum(swept.log_constants)
     terms = (problem.likelihood, problem.y)
     held = (swept.cavities, problem.power)

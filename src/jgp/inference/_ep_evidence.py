@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jgp.inference._sites import SitePosterior
+from jgp.inference._site_posterior import SitePosterior
 
 
 @eqx.filter_custom_jvp

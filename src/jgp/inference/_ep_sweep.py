@@ -7,18 +7,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jgp.inference._sites import (
-    AbstractSites,
-    DiagonalSites,
-    SignedSites,
+from jgp.inference._site_posterior import (
     SitePosterior,
+    cavity_ratio,
+    signed_posterior,
     site_posterior,
 )
+from jgp.inference._sites import AbstractSites, DiagonalSites, SignedSites
 from jgp.likelihoods import AbstractLikelihood
 from jgp.likelihoods._one_latent import Tilted, tilted_moments
 
 
-class Problem(NamedTuple):
+class Problem(eqx.Module):
     """All that a sweep depends on beside the sites.
 
     Args:
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
         likelihood: p(y | f), at the data.
         y: The observations.
         power: η, or None for 1.
-        root: L of K, where precisions may be negative; else None.
+        signed: Whether precisions may be negative.
     """
 
     K: Float[Array, "1 n n"]
@@ -35,21 +35,21 @@ class Problem(NamedTuple):
     likelihood: AbstractLikelihood
     y: Array
     power: Float[Array, ""] | None
-    root: Float[Array, "1 n n"] | None
+    signed: bool = eqx.field(static=True)
 
     @property
     def eta(self) -> Any:
         """The power as a number."""
         return 1 if self.power is None else self.power
 
-    def sites(self, precision: Array, linear: Array) -> AbstractSites:
+    def sites(self, precision: Array, linear: Array) -> DiagonalSites | SignedSites:
         """Sites of the kind that the likelihood needs, from vectors."""
-        kind = DiagonalSites if self.root is None else SignedSites
+        kind = SignedSites if self.signed else DiagonalSites
         return kind(precision[:, None], linear[:, None])
 
     def posterior(self, sites: AbstractSites) -> SitePosterior:
         """The posterior under sites."""
-        return site_posterior(self.K, self.prior_mean, sites, self.root)
+        return site_posterior(self.K, self.prior_mean, sites)
 
     def tilted(self, cavities: "Cavities") -> Tilted:
         """The tilted moments of every point."""
@@ -81,7 +81,8 @@ class Swept(eqx.Module):
     Args:
         posterior: The Gaussian posterior under them.
         cavities: The cavities of every point.
-        log_constants: log cᵢ, over η.
+        log_constants: (1/η) log of Ẑᵢ over the integral of the cavity times the η-th
+            power of the site, the site as a multiple of its value at the marginal mean.
         num_outer_steps: Steps of the double loop that found the sites, if any.
     """
 
@@ -97,17 +98,15 @@ def flat(sites: AbstractSites) -> Float[Array, " k"]:
 
 
 def cavities_of(
-    mean: Array, variance: Array, precision: Array, linear: Array, eta: Any
-) -> tuple[Cavities, Array]:
-    """The cavities and c = v₋⁻¹S = 1 − ητS, which is positive where they are proper.
+    mean: Array, variance: Array, weights: Array, c: Array, eta: Any
+) -> Cavities:
+    """The cavities m₋ = m − ηv₋b, v₋ = S/c of marginals; b = ν − τm, c = 1 − ητS.
 
-    Where one is not, the marginal stands in for it, so that all stays finite.
+    Where c is not positive, the marginal stands in for the cavity: all stays finite.
     """
-    c = 1 - eta * precision * variance
     proper = c > 0
-    safe = jnp.where(proper, c, 1)
-    shifted = mean - eta * variance * jnp.where(proper, linear, 0)
-    return Cavities(shifted / safe, variance / safe), c
+    v = variance / jnp.where(proper, c, 1)
+    return Cavities(mean - eta * v * jnp.where(proper, weights, 0), v)
 
 
 def matched(
@@ -122,50 +121,52 @@ def matched(
 
 
 def parallel_sweep(
-    sites: AbstractSites, problem: Problem
-) -> tuple[AbstractSites, Swept]:
+    sites: DiagonalSites | SignedSites, problem: Problem
+) -> tuple[DiagonalSites | SignedSites, Swept]:
     """New sites for all points from one posterior, and what it is."""
     eta, tau, nu = problem.eta, sites.precision[:, 0], sites.linear[:, 0]
     posterior = problem.posterior(sites)
-    mean, variance = posterior.mean[:, 0], posterior.covariance[:, 0, 0]
-    cavities, c = cavities_of(mean, variance, tau, nu, eta)
+    mean, weights = posterior.mean[:, 0], posterior.weights[:, 0]
+    c = cavity_ratio(posterior, sites, eta)[:, 0]
+    cavities = cavities_of(mean, posterior.covariance[:, 0, 0], weights, c, eta)
     tilted = problem.tilted(cavities)
-    new_tau, new_nu = matched(tilted, cavities, eta, problem.root is None)
+    new_tau, new_nu = matched(tilted, cavities, eta, not problem.signed)
     # A site that leaves no cavity is halved: it must move, or it would seem converged.
     # NaN, of a posterior that is not proper, goes through: the iteration turns back.
     improper = c <= 0
     new_tau = jnp.where(improper, tau / 2, new_tau)
     new_nu = jnp.where(improper, nu / 2, new_nu)
-    a, b = eta * tau, eta * nu
-    bracket = a * mean**2 - 2 * mean * b + variance * b**2
-    safe = jnp.where(improper, 1, c)
-    log_constants = tilted.log_normaliser + (bracket / safe - jnp.log(safe)) / 2
-    swept = Swept(posterior, cavities, log_constants / eta, jnp.zeros((), jnp.int32))
+    shift = eta * weights
+    gaussian = shift**2 * cavities.variance - jnp.log(jnp.where(improper, 1, c))
+    log_constants = (tilted.log_normaliser + gaussian / 2) / eta
+    swept = Swept(posterior, cavities, log_constants, jnp.zeros((), jnp.int32))
     return problem.sites(new_tau, new_nu), swept
 
 
 def sequential_sweep(
-    sites: AbstractSites, problem: Problem
-) -> tuple[AbstractSites, Swept]:
+    sites: DiagonalSites | SignedSites, problem: Problem
+) -> tuple[DiagonalSites | SignedSites, Swept]:
     """New sites one point after the other, each changing the posterior of the next.
 
     A change of one site is a rank-one update of the covariance, O(n²) (Rasmussen &
     Williams 2006, Alg. 3.5). What is returned beside belongs to the first sites.
     """
     _, swept = parallel_sweep(sites, problem)
-    eta, positive = problem.eta, problem.root is None
-    K, M = problem.K[0], swept.posterior.factor.diagonal_blocks()[0]
+    eta = problem.eta
+    posterior, S = signed_posterior(problem.K, problem.prior_mean, sites)
 
     def visit(i, state):
         mean, S, tau, nu = state
         column = S[:, i]
-        at = mean[i][None], column[i][None], tau[i][None], nu[i][None]
-        cavity, c = cavities_of(*at, eta)
-        one = problem._replace(likelihood=problem.likelihood.at_point(i))
-        tilted = one._replace(y=problem.y[i][None]).tilted(cavity)
-        new_tau, new_nu = (v[0] for v in matched(tilted, cavity, eta, positive))
+        c = 1 - eta * tau[i] * column[i]
+        weight = nu[i] - tau[i] * mean[i]
+        cavity = cavities_of(mean[i][None], column[i][None], weight[None], c[None], eta)
+        likelihood, y = problem.likelihood.at_point(i), problem.y[i][None]
+        tilted = tilted_at(likelihood, y, problem.power, cavity)
+        new = matched(tilted, cavity, eta, not problem.signed)
+        new_tau, new_nu = (v[0] for v in new)
         gain = 1 + (new_tau - tau[i]) * column[i]
-        improper = (c[0] <= 0) | (gain <= 0)
+        improper = (c <= 0) | (gain <= 0)
         new_tau = jnp.where(improper, tau[i] / 2, new_tau)
         new_nu = jnp.where(improper, nu[i] / 2, new_nu)
         d_tau, d_nu = new_tau - tau[i], new_nu - nu[i]
@@ -174,11 +175,7 @@ def sequential_sweep(
         S = S - (d_tau / gain * column)[:, None] * column[None, :]
         return mean, S, tau.at[i].set(new_tau), nu.at[i].set(new_nu)
 
-    start = (
-        swept.posterior.mean[:, 0],
-        K - K @ M @ K,
-        sites.precision[:, 0],
-        sites.linear[:, 0],
-    )
-    _, _, tau, nu = lax.fori_loop(0, K.shape[0], visit, start)
+    tau, nu = sites.precision[:, 0], sites.linear[:, 0]
+    start = (posterior.mean[:, 0], S[0], tau, nu)
+    _, _, tau, nu = lax.fori_loop(0, tau.shape[0], visit, start)
     return problem.sites(tau, nu), swept

@@ -25,17 +25,17 @@ from jaxtyping import Array, Float
 
 from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
-from jgp._linalg import cholesky, inverse, solve_lower
+from jgp._linalg import cholesky, inverse
 from jgp._model import Model
 from jgp.inference._approximation import Approximation
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._site_approximation import site_approximation
-from jgp.inference._sites import (
-    DenseSites,
+from jgp.inference._site_posterior import (
     SitePosterior,
-    site_normaliser,
+    centred_normaliser,
     site_posterior,
 )
+from jgp.inference._sites import DenseSites
 from jgp.likelihoods import (
     AbstractLikelihood,
     LatentNoiseGaussian,
@@ -95,7 +95,7 @@ def full_ep(
     found = fixed_point(run, _update, params, controls)
     sites, swept = found.value, found.auxiliary
     posterior = swept.posterior
-    value = site_normaliser(prior_mean, sites, posterior) + jnp.sum(swept.log_constants)
+    value = centred_normaliser(prior_mean, posterior) + jnp.sum(swept.log_constants)
     log_evidence = stationary_evidence(
         value, K, prior_mean, (likelihood, y), posterior, swept.cavities, local=_local
     )
@@ -115,7 +115,7 @@ def _update(sites: DenseSites, params: tuple) -> tuple[DenseSites, _Swept]:
     K, prior_mean, likelihood, y, root = params
     posterior = site_posterior(K, prior_mean, sites, root)
     (T, nu), cavities, log_constants = jax.vmap(functools.partial(_match, likelihood))(
-        posterior.mean, posterior.covariance, sites.precision, sites.linear, y
+        posterior.mean, posterior.covariance, posterior.weights, sites.precision, y
     )
     return DenseSites(T, nu), _Swept(posterior, cavities, log_constants)
 
@@ -160,32 +160,31 @@ def _match(
     likelihood: AbstractLikelihood,
     mean: Float[Array, " C"],
     covariance: Float[Array, "C C"],
+    weights: Float[Array, " C"],
     T: Float[Array, "C C"],
-    nu: Float[Array, " C"],
     y: Array,
 ) -> tuple[tuple[Array, Array], tuple[Array, Array], Array]:
     """The site that matches the tilted moments, the cavity, and log c of the old site.
 
-    With S = RRᵀ and Q = I − RᵀTR, the cavity is V₋ = RQ⁻¹Rᵀ and
-    m₋ = RQ⁻¹R⁻¹m − V₋ν; T' = H + HR₋(I − R₋ᵀHR₋)⁻¹R₋ᵀH, symmetric.
+    With S = RRᵀ and Q = I − RᵀTR, the cavity is V₋ = RQ⁻¹Rᵀ and m₋ = m − V₋b;
+    T' = H + HR₋(I − R₋ᵀHR₋)⁻¹R₋ᵀH, symmetric. The old site counts as a multiple of its
+    value at m, so log c = log Ẑ − ½log|Q| + ½bᵀV₋b.
     """
     identity = jnp.eye(mean.shape[0], dtype=mean.dtype)
     R = cholesky(covariance).lower
     Q_inverse, log_Q = inverse(identity - R.T @ T @ R)
-    white = solve_lower(R, mean[:, None])[:, 0]
     V = R @ Q_inverse @ R.T
-    cavity = R @ (Q_inverse @ white) - V @ nu
+    cavity = mean - V @ weights
     log_Z, g, H = _tilted(likelihood, cavity, V, y)
     R = cholesky(V).lower
-    cavity_white = solve_lower(R, cavity[:, None])[:, 0]
     RH = R.T @ H
     inner, _ = inverse(identity - RH @ R)
     new_T = H + RH.T @ inner @ RH
     new_T = (new_T + new_T.T) / 2
     target = g + H @ cavity
     new_nu = target + new_T @ (V @ target)
-    squares = jnp.sum(cavity_white**2) - jnp.sum(white**2)
-    return (new_T, new_nu), (cavity, V), log_Z + (squares - log_Q) / 2
+    log_constant = log_Z + (weights @ V @ weights - log_Q) / 2
+    return (new_T, new_nu), (cavity, V), log_constant
 
 
 def _tilted(

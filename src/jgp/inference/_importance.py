@@ -23,11 +23,12 @@ from jgp.inference._approximation import Approximation
 from jgp.inference._estimate import Evidence
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._site_draws import tempered, whitened_deviation
-from jgp.inference._sites import (
-    AbstractSites,
-    site_normaliser,
+from jgp.inference._site_posterior import (
+    centred_normaliser,
+    log_centred_sites,
     site_posterior,
 )
+from jgp.inference._sites import AbstractSites
 from jgp.sampling import importance_ess, pareto_k
 
 # Draws whose latents are held at once: 2²² numbers.
@@ -52,7 +53,7 @@ def importance_evidence(
     proposal = cast(AbstractSites, approximation.sites)
     sites = tempered(proposal, weights, mean, temper)
     posterior = site_posterior(K, prior_mean, sites, root)
-    log_normaliser = site_normaliser(prior_mean, sites, posterior)
+    log_normaliser = centred_normaliser(prior_mean, posterior)
     shape = prior_mean.shape
     num_pairs = (num + 1) // 2
     # The share that the prior has of a whole number of pairs.
@@ -64,7 +65,7 @@ def importance_evidence(
         centre = jnp.where(from_prior, prior_mean, posterior.mean)
         f = centre + apply_blocks(root, deviation)
         log_likelihood = jnp.sum(likelihood.log_probs(f, y))
-        log_sites = jnp.sum(sites.linear * f) - jnp.sum(f * sites.times(f)) / 2
+        log_sites = log_centred_sites(f, sites, posterior)
         log_ratio = log_sites - log_normaliser  # log q/p
         return log_likelihood - jnp.logaddexp(
             jnp.log1p(-share) + log_ratio, jnp.log(share)

@@ -33,13 +33,8 @@ from jgp.inference._approximation import Approximation, check_approximation, fin
 from jgp.inference._data import positive_integer, prepare, tolerances
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._site_approximation import site_approximation
-from jgp.inference._sites import (
-    AbstractSites,
-    DiagonalSites,
-    RankOneSites,
-    SitePosterior,
-    site_posterior,
-)
+from jgp.inference._site_posterior import SitePosterior, site_posterior
+from jgp.inference._sites import AbstractSites, DiagonalSites, RankOneSites
 from jgp.likelihoods import AbstractLikelihood, Softmax
 
 HALVINGS = 30

@@ -11,11 +11,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jgp._linalg import apply_blocks
 from jgp.inference._joint_sites import JointFactor
 from jgp.inference._site_draws import tempered, whitened_deviation
-from jgp.inference._sites import (
-    AbstractSites,
-    SiteFactor,
-    site_posterior,
-)
+from jgp.inference._site_factor import SiteFactor
+from jgp.inference._site_posterior import site_posterior
+from jgp.inference._sites import AbstractSites
 from jgp.sampling import elliptical_slice, metropolis
 
 # Precision of the sites that ellipses are drawn about, relative to the approximation's.

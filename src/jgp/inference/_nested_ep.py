@@ -33,13 +33,8 @@ from jgp.inference._data import bounded, positive_integer, prepare, tolerances
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._full_ep import LARGEST, full_ep
 from jgp.inference._site_approximation import site_approximation
-from jgp.inference._sites import (
-    DenseSites,
-    RankOneSites,
-    SitePosterior,
-    site_normaliser,
-    site_posterior,
-)
+from jgp.inference._site_posterior import SitePosterior, site_normaliser, site_posterior
+from jgp.inference._sites import DenseSites, RankOneSites
 from jgp.likelihoods import MultinomialProbit
 from jgp.likelihoods._inner_ep import (
     ProbitSites,

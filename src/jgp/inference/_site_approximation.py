@@ -10,7 +10,8 @@ from jgp._model import Model
 from jgp._results import RESULTS, unless, worst
 from jgp.inference._approximation import Approximation
 from jgp.inference._gaussian_posterior import GaussianPosterior
-from jgp.inference._sites import AbstractSites, SitePosterior
+from jgp.inference._site_posterior import SitePosterior
+from jgp.inference._sites import AbstractSites
 
 
 def site_approximation(

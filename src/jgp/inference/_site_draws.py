@@ -5,7 +5,8 @@ from jaxtyping import Array, Float
 
 from jgp._linalg import apply_blocks
 from jgp.inference._joint_sites import JointFactor
-from jgp.inference._sites import AbstractSites, SiteFactor
+from jgp.inference._site_factor import SiteFactor
+from jgp.inference._sites import AbstractSites
 
 
 def tempered(
@@ -34,10 +35,17 @@ def whitened_deviation(
     With M = (K + T⁻)⁻ and BᵢBᵢᵀ = Tᵢ, (I − KM)(K½z + KBξ) has covariance
     (I + KT)⁻¹(K + KTK)(I + TK)⁻¹ = Σ, and K½ can be taken out on the left:
     w = (I − K½ᵀMK½)(z + K½ᵀBξ). No inverse of K, which repeated inputs make singular.
-    A joint factor has a root of the covariance of w itself.
+    Sites of any sign raise the covariance of w by K½ᵀYᵀYK½; ξ serves there too, as Y
+    has rows only where B has none. A joint factor has a root of the covariance of w.
     """
     if isinstance(factor, JointFactor):
         return factor.deviation(z)
     v = z + apply_blocks(root.mT, sites.root_times(xi))
-    Mv = factor.times(apply_blocks(root, v))
-    return v - apply_blocks(root.mT, Mv)
+    Kv = apply_blocks(root, v)
+    if factor.negative is None:
+        return v - apply_blocks(root.mT, factor.times(Kv))
+    E_times = factor.times(Kv) + apply_blocks(
+        factor.negative.mT, apply_blocks(factor.negative, Kv)
+    )
+    raised = apply_blocks(factor.negative.mT, xi)
+    return v - apply_blocks(root.mT, E_times - raised)

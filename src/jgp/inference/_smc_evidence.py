@@ -31,12 +31,13 @@ from jgp.inference._approximation import Approximation
 from jgp.inference._estimate import Evidence
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._site_draws import tempered, whitened_deviation
-from jgp.inference._sites import (
-    AbstractSites,
+from jgp.inference._site_posterior import (
     SitePosterior,
-    site_normaliser,
+    centred_normaliser,
+    log_centred_sites,
     site_posterior,
 )
+from jgp.inference._sites import AbstractSites
 from jgp.sampling import elliptical_slice, smc
 
 # Latents of the particles that move at once. A batch waits for its slowest particle:
@@ -87,10 +88,10 @@ class Gaussian(eqx.Module):
         return apply_blocks(self.root, w)
 
     def log_sites(self, f: Float[Array, "n C"]) -> Float[Array, ""]:
-        """Σᵢ log tᵢ(fᵢ)."""
-        if self.sites is None:
+        """Σᵢ log tᵢ(fᵢ)/tᵢ(mᵢ)."""
+        if self.sites is None or self.posterior is None:
             return jnp.zeros((), f.dtype)
-        return jnp.sum(self.sites.linear * f - f * self.sites.times(f) / 2)
+        return log_centred_sites(f, self.sites, self.posterior)
 
 
 @eqx.filter_jit
@@ -127,7 +128,7 @@ def smc_evidence(
     else:
         q = conditioned(sites)
         assert q.posterior is not None
-        log_normaliser = site_normaliser(prior_mean, sites, q.posterior)
+        log_normaliser = centred_normaliser(prior_mean, q.posterior)
 
     def log_ratio(f):
         log_likelihood = jnp.sum(likelihood.log_probs(f, y))
