@@ -46,6 +46,7 @@ def cases():
     return np.array(rows, jnp.zeros(()).dtype).T
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_values():
     h, k, rho = cases()

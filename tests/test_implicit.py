@@ -165,6 +165,7 @@ def square_root(z, theta):
     return (z + theta / z) / 2, z * theta
 
 
+@pytest.mark.slow
 def test_newton_step_for_a_square_root():
     def value(theta):
         run = precisely(square_root, window=0)

@@ -21,6 +21,7 @@ def problem(dimension: int):
     )
 
 
+@pytest.mark.slow
 def test_one_dimension_is_a_truncated_normal():
     m, v = -0.7, 2.5
     mass = norm.cdf(m / np.sqrt(v))

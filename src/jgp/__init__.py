@@ -4,6 +4,7 @@ from jgp import conjugate as conjugate
 from jgp import kernels as kernels
 from jgp import likelihoods as likelihoods
 from jgp import means as means
+from jgp import priors as priors
 from jgp import sampling as sampling
 from jgp._bayes_factor import BayesFactor as BayesFactor
 from jgp._bayes_factor import log_bayes_factor as log_bayes_factor
@@ -17,6 +18,10 @@ from jgp._information import fisher_information as fisher_information
 from jgp._left_out import LeftOut as LeftOut
 from jgp._model import Model as Model
 from jgp._model import freeze as freeze
+from jgp._model import log_prior as log_prior
+from jgp._model import with_prior as with_prior
+from jgp._objective import LogDensity as LogDensity
+from jgp._objective import log_density as log_density
 from jgp._parameters import constraints as constraints
 from jgp._parameters import from_real as from_real
 from jgp._parameters import table as table
@@ -27,6 +32,7 @@ from jgp._process import independent as independent
 from jgp._results import RESULTS as RESULTS
 from jgp._results import InferenceError as InferenceError
 from jgp._results import InferenceWarning as InferenceWarning
+from jgp._runs import Restart as Restart
 from jgp._selection import Criticism as Criticism
 from jgp._selection import criticise as criticise
 from jgp._selection import leave_one_out as leave_one_out

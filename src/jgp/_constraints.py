@@ -6,9 +6,11 @@ definite go through their Cholesky factor, the logarithm on its diagonal.
 """
 
 import abc
+import math
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -40,6 +42,11 @@ class AbstractConstraint(eqx.Module):
     @abc.abstractmethod
     def contains(self, value: Any) -> Any:
         """Whether each entry lies in the set (NumPy in, NumPy out)."""
+
+    def log_jacobian(self, raw: Array) -> Array:
+        """log|∂value/∂raw|, of the entries that are parameters; a scalar."""
+        slopes = jax.jvp(self.from_real, (raw,), (jnp.ones_like(raw),))[1]
+        return jnp.sum(jnp.log(jnp.abs(slopes)))
 
 
 class Real(AbstractConstraint):
@@ -157,6 +164,10 @@ class Increasing(AbstractConstraint):
         rising = np.concatenate([first, value[..., 1:] > value[..., :-1]], axis=-1)
         return np.isfinite(value) & rising
 
+    def log_jacobian(self, raw: Array) -> Array:
+        """The Jacobian is triangular, with 1 and the gaps on its diagonal."""
+        return jnp.sum(raw[..., 1:])
+
 
 class Lengths(AbstractConstraint):
     """Positive scalars and vectors; lower triangular matrices of positive diagonal."""
@@ -185,6 +196,10 @@ class Lengths(AbstractConstraint):
         diagonal = np.eye(value.shape[-1], dtype=bool)
         lower = np.tril(np.isfinite(value))
         return np.where(diagonal, lower & (value > 0), lower | (value == 0))
+
+    def log_jacobian(self, raw: Array) -> Array:
+        """Of the exponential, for a matrix that of the diagonal."""
+        return jnp.sum(raw) if raw.ndim < 2 else jnp.trace(raw)
 
 
 class Covariances(AbstractConstraint):
@@ -221,6 +236,17 @@ class Covariances(AbstractConstraint):
         tolerance = 10 * np.finfo(value.dtype).eps * np.max(np.abs(value))
         symmetric = np.all(np.abs(value - np.swapaxes(value, -1, -2)) <= tolerance)
         return symmetric & np.all(np.linalg.eigvalsh(value) > 0)
+
+    def log_jacobian(self, raw: Array) -> Array:
+        """Of the exponential; of a matrix as well 2^p ∏ᵢ Lᵢᵢ^(p + 1 − i), of L to LLᵀ.
+
+        In the entries on and below the diagonal (Muirhead 1982, theorem 2.1.9).
+        """
+        if raw.ndim < 2:
+            return jnp.sum(raw)
+        size = raw.shape[-1]
+        powers = jnp.arange(size, 0, -1, dtype=raw.dtype) + 1
+        return size * math.log(2) + jnp.sum(powers * jnp.diagonal(raw))
 
 
 def _log_diagonal(lower: Array) -> Array:

@@ -1,38 +1,37 @@
-r"""Hyperparameters by maximum evidence.
+r"""Hyperparameters by maximum evidence, or another score, with priors.
 
-The search is over `to_real(model)`, logarithms of positive parameters, by L-BFGS with
-a backtracking line search. The loop runs on the host around one compiled function, the
-evidence with its gradient, so that every trial point shows its status: one at which
-inference failed is backed off from, never stepped on.
+The search is over `to_real(model)`, logarithms of positive parameters. The loop runs on
+the host around one compiled function, the objective with its gradient, so that every
+trial point shows its status: one at which inference failed is backed off from, never
+stepped on. Several searches share the device: on CPU each trial is a call of its own,
+as many at once as there are cores; elsewhere the trials that are wanted at a time are
+one batch. A search that has ended asks for no more.
 """
 
-import functools
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PyTree
+import optax
+from jaxtyping import ArrayLike, Float, PRNGKeyArray
 from tqdm import tqdm
 
-from jgp._lbfgs import lbfgs_direction, lbfgs_memory
-from jgp._model import Model, trainable
-from jgp._parameters import from_real, is_concrete, table, to_real
-from jgp._results import RESULTS, InferenceError
-from jgp.inference import Approximation, exact, laplace, nested_ep
-from jgp.inference._data import bounded, positive_integer, prepare
-from jgp.inference._exact import masked
-from jgp.likelihoods import AbstractGaussian, MultinomialProbit
+from jgp import _starts
+from jgp._bounds import at_bounds
+from jgp._checkpoint import fingerprint
+from jgp._free_parameters import check_inside, free_parameters
+from jgp._model import Model
+from jgp._objective import OBJECTIVES, problem
+from jgp._results import RESULTS, InferenceError, InferenceWarning
+from jgp._runs import Evaluator, Restart, Run, drive
+from jgp._search import first_order, quasi_newton
+from jgp.inference import Approximation
+from jgp.inference._data import bounded, positive_integer
 
-ARMIJO = 1e-4
-MAX_BACKTRACKS = 25
-ROUNDING_UNITS = 100
-# Steps in a row that gain nothing above rounding, after which the search is at its end.
-MAX_IDLE_STEPS = 3
-# Longest step of any raw parameter: a factor of e³ in a positive one.
-MAX_STEP = 3.0
+STARTS = ("data", "model")
 
 
 class History(eqx.Module):
@@ -48,10 +47,12 @@ class Fit(eqx.Module):
     Args:
         model: The model at the best point found.
         approximation: The approximation there.
-        history: Evidence and gradient along the way.
-        result: How the search ended.
-        num_steps: Accepted steps.
-        num_evaluations: Evaluations of the evidence and its gradient.
+        history: The objective and its gradient on the way there.
+        result: How the best search ended.
+        num_steps: Its accepted steps.
+        num_evaluations: Evaluations of the objective and its gradient, of all searches.
+        at_bound: Parameters that ran to a bound or to infinity, in words.
+        restarts: Every search.
     """
 
     model: Model
@@ -60,6 +61,21 @@ class Fit(eqx.Module):
     result: RESULTS
     num_steps: int
     num_evaluations: int
+    at_bound: tuple[str, ...]
+    restarts: tuple[Restart, ...]
+
+    @property
+    def table(self) -> str:
+        """Every search as a line of text, the best marked."""
+        best = max(r.value for r in self.restarts)
+        lines = [f"{'restart':>8}{'objective':>14}{'steps':>7}{'evaluations':>13}"]
+        lines[0] += f"{'failures':>10}  status"
+        for i, r in enumerate(self.restarts):
+            mark = "*" if r.value == best else " "
+            counts = f"{r.num_steps:>7}{r.num_evaluations:>13}{r.num_failures:>10}"
+            status = RESULTS[r.result].split(". ")[0] or "successful"
+            lines.append(f"{mark}{i:>7}{r.value:>14.6g}{counts}  {status}")
+        return "\n".join(lines)
 
 
 def fit(
@@ -68,29 +84,56 @@ def fit(
     y: Any,
     *,
     infer: Callable[..., Approximation] | None = None,
+    objective: str | Callable[[Approximation], Any] = "log_evidence",
+    optimizer: optax.GradientTransformation | None = None,
+    init: str = "data",
+    restarts: int = 1,
+    key: PRNGKeyArray | None = None,
     max_steps: int = 200,
     tolerance: float | None = None,
     throw: bool = True,
     progress: bool = True,
+    callback: Callable[[int, Model, float], Any] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 10.0,
+    vectorize: bool | None = None,
 ) -> Fit:
-    """Maximise the log evidence over every parameter that is not frozen.
+    """Maximise the log evidence plus log prior over every parameter not frozen.
 
     Args:
-        model: Where to start; `jgp.freeze` holds parameters fixed.
+        model: The model; `jgp.freeze` holds parameters fixed, `jgp.with_prior` gives
+            them priors.
         x: (n, d) inputs.
         y: Targets, as the likelihood wants them.
         infer: The inference method, or a `functools.partial` of one; by default
             `exact` for Gaussian noise, `nested_ep` for the multinomial probit and
-            `laplace` otherwise.
-        max_steps: Bound on L-BFGS steps.
+            `laplace` otherwise. Its sites start where those of the step before ended.
+        objective: "log_evidence", "leave_one_out" (the log predictive density) or any
+            function of an `Approximation` that can be differentiated.
+        optimizer: An optax chain, which takes `max_steps` steps unless the gradient
+            vanishes; L-BFGS with a line search by default.
+        init: "data" starts from the best of the model's own values and some that the
+            data suggest (distances for lengthscales, the spread of the targets for
+            variance and noise); "model" from the model's own values.
+        restarts: Searches; all but the first start at random about the first.
+        key: A PRNG key, required for more than one search.
+        max_steps: Bound on steps.
         tolerance: Success when no entry of the gradient in raw (log) parameters
-            exceeds tolerance · max(1, |log evidence|); 1e-7 in float64 and 1e-4 in
-            float32 by default. A predicted gain of less than a hundred rounding units
-            of the evidence, or no more than that gained in three steps, is success
-            too: the dtype has no more to give.
+            exceeds tolerance · max(1, |objective|); 1e-7 in float64 and 1e-4 in
+            float32 by default. With L-BFGS a predicted gain of less than a hundred
+            rounding units of the objective, or no more than that gained in three steps,
+            is success too: the dtype has no more to give.
         throw: Whether to raise `InferenceError` when inference fails at the start
-            or the search ends without success; otherwise look at `result`.
+            or the best search ends without success, and to warn; otherwise look at
+            `result` and `at_bound`.
         progress: Whether to show a progress bar after two seconds.
+        callback: Called with the number of a search, its model and the objective at
+            each accepted point; True ends all searches.
+        checkpoint: A file that is written now and then, at once or not at all, and
+            resumed from where it exists: the end is the same to the last bit.
+        checkpoint_every: Seconds between writings.
+        vectorize: Whether trials of several searches are one batch; by default where
+            the device is no CPU.
 
     Returns:
         A `Fit`. Interrupting the loop (Ctrl-C) returns the best point so far.
@@ -99,214 +142,119 @@ def fit(
         ValueError: for input that cannot be right, a traced argument, nothing to
             fit, or a trainable parameter at zero.
         InferenceError: see `throw`.
+
+    Warns:
+        InferenceWarning: for parameters that ran to a bound, and failed restarts.
     """
-    if not all(map(is_concrete, jax.tree.leaves((model, x, y)))):
-        raise ValueError(
-            "fit: got traced arguments, wanted concrete ones. fit is a loop on the "
-            "host and cannot run inside jit, vmap or grad; loop over it instead."
-        )
+    model, inputs, targets, verb = problem(model, x, y, infer)
     positive_integer("max_steps", max_steps)
-    y, _ = masked(y, getattr(infer, "keywords", {}).get("mask"))
-    model, inputs, targets = prepare(model, x, y, regression=None)
-    infer = default_infer(model) if infer is None else infer
-    mask = trainable(model)
-    _check_trainable(model, mask)
+    positive_integer("restarts", restarts)
+    if init not in STARTS:
+        raise ValueError(f"init: got {init!r}, wanted one of {', '.join(STARTS)}.")
+    if restarts > 1 and key is None:
+        raise ValueError(f"key: got None, wanted a PRNG key for {restarts} restarts.")
+    if not callable(objective) and objective not in OBJECTIVES:
+        raise ValueError(
+            f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)} or "
+            "a function of an Approximation."
+        )
     if tolerance is None:
-        tolerance = 1e-7 if jnp.finfo(inputs.dtype).bits == 64 else 1e-4
+        tolerance = 1e-7 if np.finfo(inputs.dtype).bits == 64 else 1e-4
     bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
-    search = _Search(model, mask, inputs, targets, infer)
-    with tqdm(total=max_steps, desc="fit", delay=2.0, disable=not progress) as bar:
-        result = search.minimise(max_steps, tolerance, bar)
-    return search.finish(result, throw)
+    parameters = free_parameters(model)
+    check_inside(parameters)
+    score = OBJECTIVES[objective] if isinstance(objective, str) else objective
+    evaluator = Evaluator(parameters, inputs, targets, verb, score, vectorize)
+    starts = _start(evaluator, model, init, restarts, key)
+
+    def search(start, accepted):
+        options = {"max_steps": max_steps, "tolerance": tolerance}
+        if optimizer is None:
+            return quasi_newton(start, accepted, **options)
+        return first_order(start, accepted, optimizer, **options)
+
+    runs = [Run(search, raw, approximation) for raw, approximation in starts]
+    mark = fingerprint(inputs, targets, [r.start for r in runs], max_steps, tolerance)
+    file = None if checkpoint is None else (Path(checkpoint), mark, checkpoint_every)
+    with tqdm(desc="fit", delay=2.0, disable=not progress, unit="step") as bar:
+        interrupted = drive(runs, evaluator, bar, callback, file)
+    return _finish(runs, evaluator, optimizer, interrupted, throw)
 
 
-def default_infer(model: Model) -> Callable[..., Approximation]:
-    """The method that suits a likelihood."""
-    if isinstance(model.likelihood, AbstractGaussian):
-        return exact
-    return nested_ep if isinstance(model.likelihood, MultinomialProbit) else laplace
+def _start(
+    evaluator: Evaluator, model: Model, init: str, restarts: int, key: Any
+) -> list[tuple[np.ndarray, Approximation]]:
+    """Raw parameters with the approximation there, of every search."""
+    own = np.asarray(evaluator.parameters.raw)
+    candidates = [own]
+    if init == "data":
+        suggested = _starts.from_data(model, evaluator.x, evaluator.y)
+        candidates.extend(np.asarray(free_parameters(m).raw) for m in suggested)
+    found = [(raw, *evaluator.cold(raw)) for raw in _distinct(candidates)]
+    # The model's own values where nothing else is better.
+    raw, approximation, _ = max(found, key=lambda f: f[2])
+    starts = [(raw, approximation)]
+    if restarts > 1:
+        others = _starts.at_random(evaluator.parameters, raw, restarts - 1, key)
+        starts.extend((other, evaluator.cold(other)[0]) for other in others)
+    return starts
 
 
-def _check_trainable(model: Model, mask: Any) -> None:
-    chosen = eqx.filter(model, mask)
-    if not jax.tree.leaves(chosen):
-        raise ValueError("model: got one with every parameter frozen, nothing to fit.")
-    for path, leaf, constraint in table(chosen):
-        if not np.all(np.isfinite(np.asarray(constraint.to_real(leaf)))):
-            raise ValueError(
-                f"model{path}: got {leaf}, wanted a start inside its domain "
-                f"({constraint.description}, by its logarithm), or the leaf frozen."
-            )
+def _distinct(candidates: list[np.ndarray]) -> list[np.ndarray]:
+    return list({c.tobytes(): c for c in candidates}.values())
 
 
-class _Point(eqx.Module):
-    raw: np.ndarray
-    value: float
-    gradient: np.ndarray
-    approximation: Approximation
-
-    @property
-    def usable(self) -> bool:
-        """Whether inference succeeded, with a finite value and gradient."""
-        succeeded = bool(self.approximation.result == RESULTS.successful)
-        return succeeded and bool(
-            np.isfinite(self.value) and np.isfinite(self.gradient).all()
+def _finish(
+    runs: list[Run],
+    evaluator: Evaluator,
+    optimizer: Any,
+    interrupted: bool,
+    throw: bool,
+) -> Fit:
+    """The best of the searches as a `Fit`."""
+    records = tuple(run.record() for run in runs)
+    best = max(runs, key=lambda run: run.value)
+    result = best.result
+    steps_taken = optimizer is not None and bool(result == RESULTS.max_steps_reached)
+    failed = not (bool(result == RESULTS.successful) or steps_taken or interrupted)
+    if throw and failed:
+        largest = np.max(np.abs(best.best.gradient))
+        raise InferenceError(
+            f"fit by {best.approximation.method}: {RESULTS[result]} "
+            f"Steps: {best.num_steps}, objective: {best.value:.6g}, "
+            f"largest gradient entry: {largest:.3g}. Pass throw=False to look at the "
+            "best point found."
         )
-
-    def curves_up_from(self, old: "_Point") -> bool:
-        """Whether the gradient grew along the step from an earlier point."""
-        return float((self.raw - old.raw) @ (self.gradient - old.gradient)) > 0
-
-
-class _Search:
-    """Minimises −log evidence in raw parameters, and keeps the record."""
-
-    def __init__(self, model: Model, mask: PyTree, x: Array, y: Array, infer: Any):
-        if isinstance(infer, functools.partial):
-            # Partials made alike compare unequal; their options compare by value.
-            if infer.args:
-                raise ValueError(
-                    f"infer: got a partial with positional arguments {infer.args}, "
-                    "wanted keywords only."
-                )
-            self.verb, self.options = infer.func, dict(infer.keywords)
-        else:
-            self.verb, self.options = infer, {}
-        start = self.options.pop("init", None)
-        self.options = {**self.options, "throw": False}
-        free, self.fixed = eqx.partition(model, mask)
-        leaves, self.structure = jax.tree.flatten(to_real(free))
-        self.like = [np.asarray(leaf) for leaf in leaves]
-        self.x, self.y = x, y
-        self.warm = self.verb(model, x, y, init=start, **self.options)
-        if self.warm.log_evidence is None:
-            raise ValueError(
-                f"infer: got {self.warm.method}, which has no evidence to maximise."
-            )
-        self.num_evaluations = 0
-        self.interrupted = False
-        self.best: _Point
-        self.values: list[float] = []
-        self.gradient_norms: list[float] = []
-
-    def at(self, raw: np.ndarray) -> _Point:
-        """The objective at `raw`, its sites warm-started from the last success."""
-        sizes = np.cumsum([leaf.size for leaf in self.like])[:-1]
-        pieces = np.split(raw, sizes)
-        leaves = [p.reshape(v.shape) for p, v in zip(pieces, self.like, strict=True)]
-        free = jax.tree.unflatten(self.structure, leaves)
-        value, gradient, approximation = _value_and_gradient(
-            free, self.fixed, self.x, self.y, self.warm, self.verb, self.options
+    lost = sum(not np.isfinite(record.value) for record in records)
+    if lost and throw:
+        warnings.warn(
+            f"fit: inference failed at the start of {lost} of {len(runs)} searches; "
+            "`Fit.table` shows them.",
+            InferenceWarning,
+            stacklevel=3,
         )
-        self.num_evaluations += 1
-        point = _Point(raw, float(value), _flat(gradient), approximation)
-        if point.usable:
-            self.warm = approximation
-        return point
-
-    def minimise(self, max_steps: int, tolerance: float, bar: tqdm) -> RESULTS:
-        """L-BFGS until the gradient is small; the best point is the last accepted."""
-        point = self.at(_flat(self.like))
-        self.record(point)
-        if not point.usable:
-            started = point.approximation.result
-            failed = bool(started != RESULTS.successful)
-            return started if failed else RESULTS.non_finite
-        memory = lbfgs_memory(jnp.asarray(point.raw))
-        fresh, eps = True, float(np.finfo(point.raw.dtype).eps)
-        idle = 0
-        try:
-            while True:
-                scale = max(1.0, abs(point.value))
-                rounding = ROUNDING_UNITS * eps * scale
-                flat = np.max(np.abs(point.gradient)) <= tolerance * scale
-                if flat or idle == MAX_IDLE_STEPS:
-                    return RESULTS.successful
-                if len(self.values) > max_steps:
-                    return RESULTS.max_steps_reached
-                direction, memory = lbfgs_direction(point.gradient, memory, point.raw)
-                direction = np.asarray(direction)
-                gain = -float(direction @ point.gradient) / 2
-                if not fresh and abs(gain) <= rounding:
-                    return RESULTS.successful
-                new = self.line_search(point, direction)
-                if new is None and fresh:
-                    return RESULTS.stagnated
-                restart = new is None or not new.curves_up_from(point)
-                gained = new is not None and point.value - new.value > rounding
-                idle = 0 if gained else idle + 1
-                point = point if new is None else new
-                if new is not None:
-                    self.record(new)
-                    bar.update()
-                    bar.set_postfix_str(f"log evidence {-new.value:.4f}", refresh=False)
-                if restart:
-                    memory = lbfgs_memory(jnp.asarray(point.raw))
-                fresh = restart
-        except KeyboardInterrupt:
-            self.interrupted = True
-            return RESULTS.max_steps_reached
-
-    def record(self, point: _Point) -> None:
-        """Keep the point; of those before it, only their values."""
-        self.best = point
-        self.values.append(-point.value)
-        self.gradient_norms.append(float(np.max(np.abs(point.gradient))))
-
-    def line_search(self, point: _Point, direction: np.ndarray) -> _Point | None:
-        """A point with sufficient decrease (Nocedal & Wright 2006, eq. 3.4)."""
-        slope = float(direction @ point.gradient)
-        if not slope < 0:
-            return None
-        longest = np.max(np.abs(direction))
-        size = min(1.0, MAX_STEP / longest)
-        slack = 10 * np.finfo(point.raw.dtype).eps * max(1.0, abs(point.value))
-        for _ in range(MAX_BACKTRACKS):
-            new = self.at(point.raw + point.raw.dtype.type(size) * direction)
-            if new.usable and new.value <= point.value + ARMIJO * size * slope + slack:
-                return new
-            shrink = 0.25
-            if new.usable:
-                # The minimum of the parabola through both values and the slope.
-                curvature = new.value - point.value - size * slope
-                shrink = float(np.clip(-size * slope / (2 * curvature), 0.1, 0.5))
-            size *= shrink
-        return None
-
-    def finish(self, result: RESULTS, throw: bool) -> Fit:
-        """The record as a `Fit`."""
-        best, num_steps = self.best, len(self.values) - 1
-        history = History(np.asarray(self.values), np.asarray(self.gradient_norms))
-        failed = not bool(result == RESULTS.successful)
-        if throw and failed and not self.interrupted:
-            raise InferenceError(
-                f"fit by {best.approximation.method}: {RESULTS[result]} "
-                f"Steps: {num_steps}, log evidence: {-best.value:.6g}, "
-                f"largest gradient entry: {self.gradient_norms[-1]:.3g}. Pass "
-                "throw=False to look at the best point found."
+    bounds = () if failed else at_bounds(best, evaluator)
+    if bounds:
+        if bool(result == RESULTS.successful):
+            result = RESULTS.at_bound
+        if throw:
+            warnings.warn(
+                f"fit: at bound: {'; '.join(bounds)}. {RESULTS[RESULTS.at_bound]}",
+                InferenceWarning,
+                stacklevel=3,
             )
-        return Fit(
-            best.approximation.model,
-            best.approximation,
-            history,
-            result,
-            num_steps,
-            self.num_evaluations,
-        )
-
-
-@eqx.filter_jit
-def _value_and_gradient(free, fixed, x, y, warm, verb, options):
-    def objective(free):
-        model = eqx.combine(from_real(free), fixed)
-        approximation = verb(model, x, y, init=warm, **options)
-        return -approximation.log_evidence, approximation
-
-    (value, approximation), gradient = eqx.filter_value_and_grad(
-        objective, has_aux=True
-    )(free)
-    return value, gradient, approximation
-
-
-def _flat(tree: PyTree) -> np.ndarray:
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+    way = best.accepted or [best.best]
+    history = History(
+        np.array([-t.value for t in way]),
+        np.array([np.max(np.abs(t.gradient)) for t in way]),
+    )
+    return Fit(
+        best.approximation.model,
+        best.approximation,
+        history,
+        result,
+        best.num_steps,
+        sum(record.num_evaluations for record in records),
+        bounds,
+        records,
+    )

@@ -9,7 +9,7 @@ and only `to_real` and `from_real` apply the bijection between that set and the
 real line.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -115,14 +115,63 @@ def check_parameters(model: PyTree, name: str = "model") -> None:
             )
 
 
-def table(model: PyTree) -> list[tuple[str, Array, AbstractConstraint]]:
-    """Each floating leaf of a model as a row (path, natural value, constraint)."""
+Row = tuple[str, Array, AbstractConstraint]
+
+
+class Table(list[Row]):
+    """Rows (path, natural value, constraint) that print as a table."""
+
+    def __init__(self, rows: Iterable[Row], model: PyTree):
+        super().__init__(rows)
+        self._held = {*getattr(model, "frozen", ()), *fixed_paths(model)}
+        self._priors = dict(getattr(model, "priors", ()))
+
+    def __str__(self) -> str:
+        cells = [("parameter", "value", "in", "prior", "")]
+        cells.extend(
+            (
+                path,
+                _shown(leaf),
+                constraint.description,
+                _named(self._priors.get(path)),
+                "held" if path in self._held else "free",
+            )
+            for path, leaf, constraint in self
+        )
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = (
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+            for row in cells
+        )
+        return "\n".join(line.rstrip() for line in lines)
+
+    __repr__ = __str__
+
+
+def _shown(leaf: Array) -> str:
+    if not is_concrete(leaf):
+        return str(leaf)
+    return np.array2string(np.asarray(leaf), precision=6, threshold=8)
+
+
+def _named(prior: Any) -> str:
+    if prior is None:
+        return ""
+    return getattr(prior, "__name__", None) or repr(prior)
+
+
+def table(model: PyTree) -> Table:
+    """Each floating leaf of a model as a row (path, natural value, constraint).
+
+    Printed, the rows are a table that also tells priors and what is held fixed.
+    """
     leaves, _ = jtu.tree_flatten_with_path(model)
-    return [
+    rows = (
         (jtu.keystr(path), leaf, _constraint_at(model, path))
         for path, leaf in leaves
         if is_floating(leaf)
-    ]
+    )
+    return Table(rows, model)
 
 
 def where_paths(model: PyTree, where: Callable[[Any], Any]) -> tuple[str, ...]:

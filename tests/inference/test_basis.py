@@ -122,6 +122,7 @@ def test_missing_targets():
         np.testing.assert_allclose(got.variance[:, c], alone.variance, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradients_are_differences():
     @jax.jit
     def value(t):

@@ -33,6 +33,7 @@ def chains(sampler: str):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler", slow_unless(["elliptical_slice"], ["elliptical_slice", "metropolis"])
 )
@@ -151,6 +152,7 @@ def test_goes_on_from_an_earlier_run():
         )
 
 
+@pytest.mark.slow
 def test_too_few_steps_are_told():
     model, x, y = regression()
     options = {"key": jax.random.key(0), "max_steps": 8, "num_warmup": 1}

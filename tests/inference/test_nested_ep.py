@@ -222,6 +222,7 @@ def test_prior_mean_gradient_is_explicit_and_right():
     assert abs(float(objective(value + 5) - objective(value))) < 1e-8
 
 
+@pytest.mark.slow
 def test_vmap_over_hyperparameters_is_the_loop():
     data = toy()
     raw = jnp.asarray([[0.1, -0.2, 0.3, 0.7], [1.0, 1.0, 0.5, 2.0]])

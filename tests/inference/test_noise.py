@@ -150,6 +150,7 @@ def test_gradients_are_differences(name):
     )
 
 
+@pytest.mark.slow
 def test_predictions_of_y_add_the_noise_there():
     for name in ("one", "function", "an output", "correlated"):
         process, likelihood, _ = CASES[name]

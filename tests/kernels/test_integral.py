@@ -146,6 +146,7 @@ def test_totals_with_a_trend_whose_coefficients_are_unknown():
     np.testing.assert_allclose(found.posterior.coefficients[:, 0], [2, -0.5], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_hyperparameters_have_derivatives():
     boxes = jnp.asarray(BOXES)
     y = np.sin(BOXES.sum(axis=1))

@@ -520,6 +520,7 @@ def test_normaliser_of_two_classes_is_exact():
     np.testing.assert_allclose(value, wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_normaliser_far_from_the_label_is_finite_with_its_derivatives():
     mean, covariance, value, slope = (a[4:] for a in normalisers())
     # The label must beat the runner-up at least, and both others together.

@@ -63,6 +63,7 @@ def test_log_prob_of_a_prediction_is_summed_over_outputs_alone():
     )
 
 
+@pytest.mark.slow
 def test_derivatives_are_the_closed_forms():
     f, y = jnp.asarray([0.5, -1.0]), jnp.asarray([1.2, 0.3])
     gradient = jax.grad(Gaussian(0.3).log_prob)(f, y)

@@ -76,6 +76,7 @@ def test_one_point_is_matched_exactly():
     assert abs(float(found.log_evidence) - np.log(Z)) < 1e-4
 
 
+@pytest.mark.slow
 def test_evidence_and_its_correction_are_what_importance_sampling_finds():
     x, y = problem()
     found = jgp.expectation_propagation(model(), x, y)
@@ -159,6 +160,7 @@ def test_says_what_is_wrong():
         jgp.expectation_propagation(model(), x, np.where(x > 1, np.nan, y))
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_broad_priors_and_outliers_end_with_finite_numbers():
     x, y = problem(12, np.float32)

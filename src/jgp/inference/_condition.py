@@ -61,7 +61,7 @@ def condition(
             jnp.concatenate([noise.variances(shape) for noise, shape in pair])
         )
     found = exact_core(
-        Model(model.process, likelihood, model.frozen),
+        Model(model.process, likelihood, model.frozen, model.priors),
         jnp.concatenate([x, inputs]),
         jnp.concatenate([approximation.y, targets]),
         _both(approximation, factor, observed, targets),

@@ -1,0 +1,53 @@
+"""Parameters that ran to a bound of their domain, or that nothing depends on."""
+
+import numpy as np
+
+from jgp._runs import Evaluator, Run
+
+# Raw parameters that moved less are not looked at, unless their gradient vanished;
+# one that moved so far is only asked about the way it went.
+FAR = 3.0
+# How far beyond (a factor of 100 for a positive parameter) the objective must change.
+BEYOND = 4.6
+# By less than which it does not: far below what tells two models apart.
+NEGLIGIBLE = 1e-3
+
+
+def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
+    """Which parameters, where to, and what that says, in words.
+
+    A parameter is at a bound where going on by a factor of 100 changes the objective by
+    less than a thousandth.
+    """
+    best = run.best
+    scale = max(1.0, abs(best.value))
+    negligible = max(NEGLIGIBLE, 100 * float(np.finfo(best.raw.dtype).eps) * scale)
+    moved = np.abs(best.raw - run.start) > FAR
+    slopes = np.max(np.abs([t.gradient for t in run.accepted]), axis=0)
+    found = []
+    for i in np.flatnonzero(moved | (slopes <= 1e-9 * scale)):
+        flat = []
+        for sign in (1, -1):
+            raw = best.raw.copy()
+            raw[i] += sign * BEYOND
+            trial, _ = evaluator.at(raw, run.approximation)
+            change = abs(trial.value - best.value)
+            flat.append(trial.usable and change <= negligible)
+        went = np.sign(best.raw[i] - run.start[i]) if moved[i] else 0
+        up, down = flat[0] and went >= 0, flat[1] and went <= 0
+        if up or down:
+            found.append(_words(evaluator.parameters.names[i], up, down))
+    return tuple(found)
+
+
+def _words(name: str, up: bool, down: bool) -> str:
+    short = name.split(".")[-1]
+    where = f"{short} (model{name})"
+    if up and down:
+        return f"{where}: the data say nothing about it"
+    if not up:
+        return f"{where} → 0"
+    entry = short.removeprefix("lengthscale")
+    if entry.startswith("["):
+        return f"{where} → ∞: input {entry[1:-1]} carries no information"
+    return f"{where} → ∞"

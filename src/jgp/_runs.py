@@ -1,0 +1,304 @@
+"""Searches on a device: who evaluates what, and what is kept of each search."""
+
+import concurrent.futures
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from tqdm import tqdm
+
+from jgp import _checkpoint
+from jgp._free_parameters import FreeParameters
+from jgp._model import Model, log_prior
+from jgp._objective import Verb, value_and_gradient
+from jgp._results import RESULTS
+from jgp._search import Search, Trial
+from jgp.inference import Approximation
+
+
+class Evaluator:
+    """The objective of one fit, at raw parameters.
+
+    Args:
+        parameters: The free parameters.
+        x: Inputs.
+        y: Targets.
+        infer: The method.
+        score: Of an approximation; the log prior is added.
+        vectorize: Whether trials that are wanted at once are one batch.
+    """
+
+    def __init__(
+        self,
+        parameters: FreeParameters,
+        x: Array,
+        y: Any,
+        infer: Verb,
+        score: Callable[[Approximation], Array],
+        vectorize: bool | None,
+    ):
+        self.parameters, self.x, self.y = parameters, x, y
+        self.infer, self.score = infer, score
+        on_cpu = jax.default_backend() == "cpu"
+        self.vectorize = not on_cpu if vectorize is None else vectorize
+
+    def cold(self, raw: np.ndarray) -> tuple[Approximation, float]:
+        """The approximation from no sites, and the score there or −∞."""
+        model = self.parameters.at(jnp.asarray(raw))
+        found = self.infer(model, self.x, self.y)
+        value = float(self.score(found)) + float(log_prior(model))
+        usable = bool(found.result == RESULTS.successful) and np.isfinite(value)
+        return found, value if usable else -np.inf
+
+    def at(self, raw: np.ndarray, warm: Approximation) -> tuple[Trial, Approximation]:
+        """The trial at a point, sites started from those of another."""
+        found = value_and_gradient(
+            jnp.asarray(raw),
+            self.parameters,
+            self.x,
+            self.y,
+            warm,
+            self.infer,
+            self.score,
+        )
+        return _trial(raw, *found)
+
+    def at_each(
+        self, raws: list[np.ndarray], warm: list[Approximation]
+    ) -> list[tuple[Trial, Approximation]]:
+        """The trials at several points, in one batch.
+
+        Padded to a power of two: a batch that loses members is seldom compiled anew.
+        """
+        size = 2 ** (len(raws) - 1).bit_length()
+        fill = [0] * (size - len(raws))
+        stacked = jnp.stack([jnp.asarray(raws[i]) for i in (*range(len(raws)), *fill)])
+        several = [warm[i] for i in (*range(len(warm)), *fill)]
+        pairs = [eqx.partition(w, eqx.is_array) for w in several]
+        arrays = [pair[0] for pair in pairs]
+        together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
+        values, gradients, found = _batch(
+            stacked,
+            together,
+            pairs[0][1],
+            self.parameters,
+            self.x,
+            self.y,
+            self.infer,
+            self.score,
+        )
+        arrays, rest = eqx.partition(found, eqx.is_array)
+        host = np.asarray(values), np.asarray(gradients)
+        results = []
+        for i, raw in enumerate(raws):
+            one = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], arrays), rest)
+            results.append(_trial(raw, host[0][i], host[1][i], one))
+        return results
+
+
+def _trial(raw, value, gradient, approximation) -> tuple[Trial, Approximation]:
+    gradient = np.asarray(gradient)
+    return Trial(raw, float(value), gradient, approximation.result), approximation
+
+
+@eqx.filter_jit
+def _batch(raws, warm, rest, parameters, x, y, infer, score):
+    def one(raw, warm):
+        init = eqx.combine(warm, rest)
+        return value_and_gradient(raw, parameters, x, y, init, infer, score)
+
+    return eqx.filter_vmap(one)(raws, warm)
+
+
+class Restart(eqx.Module):
+    """How one search went.
+
+    Args:
+        start: Its raw parameters at the start.
+        value: The objective at its best point; −∞ if its start failed.
+        result: How it ended.
+        num_steps: Accepted steps.
+        num_evaluations: Evaluations of the objective and its gradient.
+        num_failures: Those at which inference failed, which were backed off from.
+    """
+
+    start: Float[np.ndarray, " p"]
+    value: float
+    result: RESULTS
+    num_steps: int
+    num_evaluations: int
+    num_failures: int
+
+
+class Run:
+    """One search with all that it has been sent.
+
+    Args:
+        search: Makes the coroutine from a start and the list of accepted trials.
+        start: Raw parameters.
+        approximation: The approximation there.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[np.ndarray, list[Trial]], Search],
+        start: np.ndarray,
+        approximation: Approximation,
+    ):
+        self.start = start
+        self.accepted: list[Trial] = []
+        self.trials: list[Trial] = []
+        self.approximation = self.warm = approximation
+        self.search = search(start, self.accepted)
+        self.wanted: np.ndarray | None = next(self.search)
+        self.result = RESULTS.max_steps_reached
+
+    @property
+    def best(self) -> Trial:
+        """The best trial that can be used; the first where none can."""
+        usable = [t for t in self.accepted if t.usable]
+        return min(usable, key=lambda t: t.value, default=self.trials[0])
+
+    @property
+    def value(self) -> float:
+        """The objective at the best point, −∞ if the start failed."""
+        return -self.best.value if self.accepted else -np.inf
+
+    @property
+    def num_steps(self) -> int:
+        """Accepted steps."""
+        return max(0, len(self.accepted) - 1)
+
+    def send(self, trial: Trial, approximation: Approximation | None) -> None:
+        """Go on from a trial; without an approximation, one that is replayed."""
+        self.trials.append(trial)
+        before = self.value
+        try:
+            self.wanted = self.search.send(trial)
+        except StopIteration as ended:
+            self.wanted, self.result = None, ended.value
+        if approximation is None:
+            return
+        if trial.usable:
+            self.warm = approximation
+        if len(self.trials) == 1 or self.value > before:
+            self.approximation = approximation
+
+    def record(self) -> Restart:
+        """What `Fit` keeps of it."""
+        return Restart(
+            self.start,
+            self.value,
+            self.result,
+            self.num_steps,
+            len(self.trials),
+            sum(not t.usable for t in self.trials),
+        )
+
+
+def drive(
+    runs: list[Run],
+    evaluator: Evaluator,
+    bar: tqdm,
+    callback: Callable[[int, Model, float], Any] | None,
+    file: tuple[Path, str, float] | None,
+) -> bool:
+    """Run all searches to their ends; whether they were interrupted.
+
+    Args:
+        runs: The searches.
+        evaluator: Where they are evaluated.
+        bar: Shows steps and the best value.
+        callback: As for `fit`.
+        file: A checkpoint, its fingerprint, and the seconds between writings.
+    """
+    if file is not None and file[0].exists():
+        states = [(run.warm, run.approximation) for run in runs]
+        loaded = _checkpoint.load(file[0], file[1], states)
+        for run, (trials, state) in zip(runs, loaded, strict=True):
+            for trial in trials:
+                run.send(trial, None)
+            run.warm, run.approximation = state
+    written = time.monotonic()
+
+    def write() -> None:
+        if file is not None:
+            states = [(run.warm, run.approximation) for run in runs]
+            _checkpoint.save(file[0], file[1], [r.trials for r in runs], states)
+
+    def told(run: Run, found: tuple[Trial, Approximation]) -> bool:
+        """Send a trial on; whether the callback ends it all."""
+        nonlocal written
+        steps = len(run.accepted)
+        run.send(*found)
+        if file is not None and time.monotonic() - written >= file[2]:
+            write()
+            written = time.monotonic()
+        if len(run.accepted) == steps:
+            return False
+        bar.update()
+        bar.set_postfix_str(f"objective {max(r.value for r in runs):.4f}", False)
+        if callback is None:
+            return False
+        last = run.accepted[-1]
+        return bool(callback(runs.index(run), found[1].model, -last.value))
+
+    try:
+        together = evaluator.vectorize and len(runs) > 1
+        (_in_batches if together else _side_by_side)(runs, evaluator, told)
+    except KeyboardInterrupt:
+        if not all(run.trials for run in runs[:1]):
+            raise
+        return True
+    finally:
+        write()
+    return False
+
+
+def _in_batches(runs: list[Run], evaluator: Evaluator, told: Callable) -> None:
+    while active := [run for run in runs if run.wanted is not None]:
+        wanted = [run.wanted for run in active if run.wanted is not None]
+        found = evaluator.at_each(wanted, [run.warm for run in active])
+        if any([told(run, one) for run, one in zip(active, found, strict=True)]):
+            return
+
+
+def _side_by_side(runs: list[Run], evaluator: Evaluator, told: Callable) -> None:
+    """Each search in its own time, as many evaluations at once as there are cores."""
+    if len(runs) == 1:
+        (run,) = runs
+        while run.wanted is not None:
+            if told(run, evaluator.at(run.wanted, run.warm)):
+                return
+        return
+    with concurrent.futures.ThreadPoolExecutor(_num_cores()) as pool:
+        futures = {
+            pool.submit(evaluator.at, run.wanted, run.warm): run
+            for run in runs
+            if run.wanted is not None
+        }
+        try:
+            while futures:
+                done, _ = concurrent.futures.wait(
+                    futures, return_when=concurrent.futures.FIRST_COMPLETED
+                )
+                for future in done:
+                    run = futures.pop(future)
+                    if told(run, future.result()):
+                        return
+                    if run.wanted is not None:
+                        again = pool.submit(evaluator.at, run.wanted, run.warm)
+                        futures[again] = run
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

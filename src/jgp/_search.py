@@ -1,0 +1,176 @@
+r"""Searches for a minimum, each as a coroutine that asks for one trial at a time.
+
+A search yields the raw parameters where it wants the objective and is sent the `Trial`
+there; it ends by returning its status. Nothing in it evaluates anything, so that many
+searches can share a device, and one that is replayed takes the same path.
+"""
+
+from collections.abc import Generator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from jgp._lbfgs import lbfgs_direction, lbfgs_memory
+from jgp._results import RESULTS
+
+ARMIJO = 1e-4
+MAX_BACKTRACKS = 25
+ROUNDING_UNITS = 100
+# Steps in a row that gain nothing above rounding, after which the search is at its end.
+MAX_IDLE_STEPS = 3
+# Longest step of any raw parameter: a factor of e³ in a positive one.
+MAX_STEP = 3.0
+
+
+class Trial(NamedTuple):
+    """The objective at a point.
+
+    Args:
+        raw: The raw parameters.
+        value: What is minimised.
+        gradient: Its gradient.
+        status: How inference ended there.
+    """
+
+    raw: np.ndarray
+    value: float
+    gradient: np.ndarray
+    status: RESULTS
+
+    @property
+    def usable(self) -> bool:
+        """Whether inference succeeded, with a finite value and gradient."""
+        finite = np.isfinite(self.value) and np.isfinite(self.gradient).all()
+        return bool(finite) and bool(self.status == RESULTS.successful)
+
+    @property
+    def failure(self) -> RESULTS:
+        """The status of a trial that is not usable."""
+        failed = bool(self.status != RESULTS.successful)
+        return self.status if failed else RESULTS.non_finite
+
+    def curves_up_from(self, old: "Trial") -> bool:
+        """Whether the gradient grew along the step from an earlier point."""
+        return float((self.raw - old.raw) @ (self.gradient - old.gradient)) > 0
+
+    def small_gradient(self, tolerance: float) -> bool:
+        """Whether no entry exceeds tolerance · max(1, |value|)."""
+        scale = max(1.0, abs(self.value))
+        return bool(np.max(np.abs(self.gradient)) <= tolerance * scale)
+
+
+Search = Generator[np.ndarray, Trial, RESULTS]
+
+
+def quasi_newton(
+    start: np.ndarray, accepted: list[Trial], *, max_steps: int, tolerance: float
+) -> Search:
+    """L-BFGS with a backtracking line search (Nocedal & Wright 2006, eq. 3.4).
+
+    Args:
+        start: Where to start.
+        accepted: Grows by each accepted trial, of falling values; the start is one.
+        max_steps: Bound on steps.
+        tolerance: On the gradient, see `Trial.small_gradient`.
+    """
+    point = yield start
+    if not point.usable:
+        return point.failure
+    accepted.append(point)
+    memory = lbfgs_memory(jnp.asarray(point.raw))
+    fresh, eps, idle = True, float(np.finfo(point.raw.dtype).eps), 0
+    while True:
+        rounding = ROUNDING_UNITS * eps * max(1.0, abs(point.value))
+        if point.small_gradient(tolerance) or idle == MAX_IDLE_STEPS:
+            return RESULTS.successful
+        if len(accepted) > max_steps:
+            return RESULTS.max_steps_reached
+        direction, memory = lbfgs_direction(point.gradient, memory, point.raw)
+        direction = np.asarray(direction)
+        gain = -float(direction @ point.gradient) / 2
+        if not fresh and abs(gain) <= rounding:
+            return RESULTS.successful
+        new = yield from _line_search(point, direction)
+        if new is None and fresh:
+            return RESULTS.stagnated
+        restart = new is None or not new.curves_up_from(point)
+        gained = new is not None and point.value - new.value > rounding
+        idle = 0 if gained else idle + 1
+        if new is not None:
+            point = new
+            accepted.append(new)
+        if restart:
+            memory = lbfgs_memory(jnp.asarray(point.raw))
+        fresh = restart
+
+
+def _line_search(
+    point: Trial, direction: np.ndarray
+) -> Generator[np.ndarray, Trial, Trial | None]:
+    """A point with sufficient decrease, or None."""
+    slope = float(direction @ point.gradient)
+    if not slope < 0:
+        return None
+    longest = np.max(np.abs(direction))
+    size = min(1.0, MAX_STEP / longest)
+    slack = 10 * np.finfo(point.raw.dtype).eps * max(1.0, abs(point.value))
+    for _ in range(MAX_BACKTRACKS):
+        new = yield point.raw + point.raw.dtype.type(size) * direction
+        if new.usable and new.value <= point.value + ARMIJO * size * slope + slack:
+            return new
+        shrink = 0.25
+        if new.usable:
+            # The minimum of the parabola through both values and the slope.
+            curvature = new.value - point.value - size * slope
+            shrink = float(np.clip(-size * slope / (2 * curvature), 0.1, 0.5))
+        size *= shrink
+    return None
+
+
+def first_order(
+    start: np.ndarray,
+    accepted: list[Trial],
+    optimizer: optax.GradientTransformation,
+    *,
+    max_steps: int,
+    tolerance: float,
+) -> Search:
+    """Any optax chain; a step to where inference fails is halved.
+
+    Args:
+        start: Where to start.
+        accepted: Grows by each trial stepped to; values may rise.
+        optimizer: The chain.
+        max_steps: Steps; all are taken unless the gradient vanishes before.
+        tolerance: On the gradient, see `Trial.small_gradient`.
+    """
+    point = yield start
+    if not point.usable:
+        return point.failure
+    accepted.append(point)
+    state = optimizer.init(jnp.asarray(point.raw))
+    while len(accepted) <= max_steps:
+        if point.small_gradient(tolerance):
+            return RESULTS.successful
+        # optax mixes integer widths, which strict promotion forbids.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimizer.update(
+                jnp.asarray(point.gradient),
+                state,
+                jnp.asarray(point.raw),
+            )
+        step = np.asarray(updates, point.raw.dtype)
+        for _ in range(MAX_BACKTRACKS):
+            new = yield point.raw + step
+            if new.usable:
+                break
+            step = step / 2
+        else:
+            return RESULTS.stagnated
+        point = new
+        accepted.append(point)
+    small = point.small_gradient(tolerance)
+    return RESULTS.successful if small else RESULTS.max_steps_reached
