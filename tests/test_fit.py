@@ -331,3 +331,55 @@ def test_pain_31_a_change_of_the_data_by_1e_8_changes_nothing():
     assert abs(pair[0] - pair[1]) < 1e-3
     pair = [float(f.model.process.kernel.kernel.lengthscale) for f in found]
     np.testing.assert_allclose(pair[0], pair[1], rtol=1e-2)
+
+
+def test_bounded_parameters_stay_between_their_bounds():
+    model, x, y = regression()
+    free = float(fitted_regression().model.process.kernel.kernel.lengthscale)
+    high = 0.8 * free
+    narrow = eqx.tree_at(
+        lambda m: m.process.kernel.kernel.lengthscale, model, jnp.asarray(0.5 * free)
+    )
+    bounded = jgp.bound(narrow, lambda m: m.process.kernel.kernel, 0.01, high)
+    fitted = jgp.fit(bounded, x, y, throw=False, **QUIET)
+    found = float(fitted.model.process.kernel.kernel.lengthscale)
+    np.testing.assert_allclose(found, high, rtol=1e-3)
+    assert found <= high
+    assert bool(fitted.result == RESULTS.at_bound)
+    assert str(high) in str(jgp.table(fitted.model))
+    with pytest.raises(ValueError, match="wanted an interval within that"):
+        jgp.bound(model, lambda m: m.likelihood, -1.0, 1.0)
+    with pytest.raises(ValueError, match="about the value"):
+        jgp.bound(model, lambda m: m.likelihood, 1.0, 2.0)
+    with pytest.raises(ValueError, match="low < high"):
+        jgp.bound(model, lambda m: m.likelihood, 1.0, 1.0)
+
+
+def test_tied_parameters_are_one():
+    _, x, y = regression()
+    columns = np.column_stack([x, np.cos(9 * x)])
+    terms = kernels.on(kernels.Matern52(0.5), 0) + kernels.on(kernels.Matern52(0.9), 1)
+    model = jgp.Model(jgp.GaussianProcess(1.0 * terms), likelihoods.Gaussian(0.1))
+
+    def lengthscales(model):
+        return [k.kernel.lengthscale for k in model.process.kernel.kernel.kernels]
+
+    tied = jgp.tie(model, lengthscales)
+    assert [float(v) for v in lengthscales(tied)] == [0.5, 0.5]
+    fitted = jgp.fit(tied, columns, y, throw=False, **QUIET)
+    first, second = (float(v) for v in lengthscales(fitted.model))
+    assert first == second != 0.5
+    # One search over both as one parameter: its derivative is the sum of the two.
+    gradient = jax.grad(
+        lambda v: (
+            jgp.exact(
+                eqx.tree_at(lengthscales, fitted.model, [v, v]), columns, y
+            ).log_evidence
+        )
+    )(jnp.asarray(first))
+    assert abs(float(gradient) * first) < 1e-4
+    assert "= .process" in str(jgp.table(tied))
+    with pytest.raises(ValueError, match="tied already"):
+        jgp.tie(tied, lengthscales)
+    with pytest.raises(ValueError, match="at least two leaves"):
+        jgp.tie(model, lambda m: m.likelihood)

@@ -17,8 +17,10 @@ from jgp._information import Information as Information
 from jgp._information import fisher_information as fisher_information
 from jgp._left_out import LeftOut as LeftOut
 from jgp._model import Model as Model
+from jgp._model import bound as bound
 from jgp._model import freeze as freeze
 from jgp._model import log_prior as log_prior
+from jgp._model import tie as tie
 from jgp._model import with_prior as with_prior
 from jgp._objective import LogDensity as LogDensity
 from jgp._objective import log_density as log_density

@@ -19,7 +19,7 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
     A parameter is at a bound where going on by a factor of 100 changes the objective by
     less than a thousandth.
     """
-    best = run.best
+    best, bounds = run.best, evaluator.parameters.fixed.bounds
     scale = max(1.0, abs(best.value))
     negligible = max(NEGLIGIBLE, 100 * float(np.finfo(best.raw.dtype).eps) * scale)
     moved = np.abs(best.raw - run.start) > FAR
@@ -36,18 +36,25 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
         went = np.sign(best.raw[i] - run.start[i]) if moved[i] else 0
         up, down = flat[0] and went >= 0, flat[1] and went <= 0
         if up or down:
-            found.append(_words(evaluator.parameters.names[i], up, down))
+            found.append(_words(evaluator.parameters.names[i], up, down, bounds))
     return tuple(found)
 
 
-def _words(name: str, up: bool, down: bool) -> str:
+def _words(
+    name: str, up: bool, down: bool, bounds: tuple[tuple[str, float, float], ...]
+) -> str:
     short = name.split(".")[-1]
     where = f"{short} (model{name})"
     if up and down:
         return f"{where}: the data say nothing about it"
-    if not up:
-        return f"{where} → 0"
+    low, high = {path: ends for path, *ends in bounds}.get(_leaf(name), ("0", "∞"))
     entry = short.removeprefix("lengthscale")
-    if entry.startswith("["):
+    if up and high == "∞" and entry.startswith("["):
         return f"{where} → ∞: input {entry[1:-1]} carries no information"
-    return f"{where} → ∞"
+    return f"{where} → {high if up else low}"
+
+
+def _leaf(name: str) -> str:
+    """The path of the leaf that a numbered entry is of."""
+    head, _, last = name.rpartition(".")
+    return f"{head}.{last.split('[')[0]}"

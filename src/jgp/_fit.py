@@ -190,7 +190,8 @@ def _start(
     if init == "data":
         suggested = _starts.from_data(model, evaluator.x, evaluator.y)
         candidates.extend(np.asarray(free_parameters(m).raw) for m in suggested)
-    found = [(raw, *evaluator.cold(raw)) for raw in _distinct(candidates)]
+    usable = [raw for raw in candidates if np.all(np.isfinite(raw))]
+    found = [(raw, *evaluator.cold(raw)) for raw in _distinct(usable)]
     # The model's own values where nothing else is better.
     raw, approximation, _ = max(found, key=lambda f: f[2])
     starts = [(raw, approximation)]

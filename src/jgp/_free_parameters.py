@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from jgp._constraints import AbstractConstraint
-from jgp._model import Model, trainable
+from jgp._model import Model, trainable, with_ties
 from jgp._parameters import from_real, table, to_real
 
 
@@ -43,7 +43,7 @@ class FreeParameters(eqx.Module):
 
     def at(self, raw: Float[Array, " p"]) -> Model:
         """The model with these values."""
-        return eqx.combine(from_real(self._tree(raw)), self.fixed)
+        return with_ties(eqx.combine(from_real(self._tree(raw)), self.fixed))
 
     def natural(self, raw: Float[Array, " p"]) -> Float[Array, " p"]:
         """The natural values, entry by entry."""

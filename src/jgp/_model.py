@@ -1,12 +1,16 @@
 """A model: a prior process, a likelihood, and which parameters are held fixed."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from jgp._constraints import Increasing, Interval
 from jgp._parameters import fixed_paths, select, table, where_paths
 from jgp._process import AbstractProcess
 from jgp.likelihoods import AbstractLikelihood
@@ -20,6 +24,8 @@ class Model(eqx.Module):
         likelihood: p(y | f), point by point.
         frozen: Paths of the leaves that `fit` leaves alone; see `freeze`.
         priors: Paths of leaves with the log density of each; see `with_prior`.
+        bounds: Paths of leaves with the ends of an interval; see `bound`.
+        tied: Groups of paths of leaves that have one value; see `tie`.
 
     Raises:
         ValueError: if the likelihood needs another number of latents than the
@@ -30,6 +36,8 @@ class Model(eqx.Module):
     likelihood: AbstractLikelihood
     frozen: tuple[str, ...] = eqx.field(static=True, default=())
     priors: tuple[tuple[str, Callable], ...] = eqx.field(static=True, default=())
+    bounds: tuple[tuple[str, float, float], ...] = eqx.field(static=True, default=())
+    tied: tuple[tuple[str, ...], ...] = eqx.field(static=True, default=())
 
     def __check_init__(self):
         if not isinstance(self.process, AbstractProcess):
@@ -51,8 +59,11 @@ class Model(eqx.Module):
         for name, paths in (
             ("frozen", self.frozen),
             ("priors", tuple(path for path, _ in self.priors)),
+            ("bounds", tuple(path for path, _, _ in self.bounds)),
+            ("tied", tuple(path for group in self.tied for path in group)),
         ):
-            unknown = [p for p in paths if p not in where_paths(self, lambda m: m)]
+            known = where_paths(self, lambda m: m) if paths else ()
+            unknown = [p for p in paths if p not in known]
             if unknown:
                 raise ValueError(
                     f"{name}: got {unknown[0]!r}, which is no leaf of the model; "
@@ -72,7 +83,7 @@ def freeze(model: Model, where: Callable[[Any], Any]) -> Model:
         ValueError: if `where` selects no leaf.
     """
     frozen = dict.fromkeys(model.frozen + where_paths(model, where))
-    return Model(model.process, model.likelihood, tuple(frozen), model.priors)
+    return dataclasses.replace(model, frozen=tuple(frozen))
 
 
 def with_prior(
@@ -102,12 +113,98 @@ def with_prior(
         )
     kept = {**dict(model.priors)}
     kept |= dict.fromkeys(where_paths(model, where), log_density)
-    return Model(model.process, model.likelihood, model.frozen, tuple(kept.items()))
+    return dataclasses.replace(model, priors=tuple(kept.items()))
+
+
+def bound(model: Model, where: Callable[[Any], Any], low: float, high: float) -> Model:
+    """The same model with parameters that `fit` keeps between two numbers.
+
+    Args:
+        model: A model.
+        where: Selects leaves or subtrees, as for `freeze`.
+        low: The lower end, which they stay above.
+        high: The upper end, which they do not pass.
+
+    Raises:
+        ValueError: if `where` selects no leaf, or one outside the interval or that is
+            a matrix, or the ends are not finite and in order.
+    """
+    low, high = float(low), float(high)
+    if not -np.inf < low < high < np.inf:
+        raise ValueError(
+            f"low, high: got {low}, {high}, wanted finite numbers, low < high."
+        )
+    paths = where_paths(model, where)
+    for path, leaf, constraint in table(dataclasses.replace(model, bounds=())):
+        if path not in paths:
+            continue
+        value, inside = np.asarray(leaf), Interval(low, high)
+        ends = np.nextafter(low, high), high
+        natural = all(
+            np.all(constraint.contains(np.full(value.shape, e))) for e in ends
+        )
+        if constraint.triangular(leaf) or isinstance(constraint, Increasing):
+            raise ValueError(
+                f"where: got {path}, wanted leaves of independent entries."
+            )
+        if not np.all(inside.contains(value)) or not natural:
+            raise ValueError(
+                f"low, high: got {low}, {high} for {path} of value {value} in "
+                f"{constraint.description}, wanted an interval within that, about the "
+                "value."
+            )
+    kept = {path: (low, high) for path, low, high in model.bounds}
+    kept |= dict.fromkeys(paths, (low, high))
+    return dataclasses.replace(
+        model, bounds=tuple((path, *ends) for path, ends in kept.items())
+    )
+
+
+def tie(model: Model, where: Callable[[Any], Any]) -> Model:
+    """The same model with leaves that have one value, that of the first, also in `fit`.
+
+    Args:
+        model: A model.
+        where: Selects leaves or subtrees, as for `freeze`, of one shape.
+
+    Raises:
+        ValueError: if `where` selects fewer than two leaves, some of another shape, or
+            some that are tied already.
+    """
+    paths = where_paths(model, where)
+    shapes = {leaf.shape for path, leaf, _ in table(model) if path in paths}
+    if len(paths) < 2 or len(shapes) > 1:
+        raise ValueError(
+            f"where: got {', '.join(paths)} of shapes {sorted(shapes)}, wanted at "
+            "least two leaves of one shape."
+        )
+    if any(path in group for group in model.tied for path in paths):
+        raise ValueError(
+            f"where: got {', '.join(paths)}, of which one is tied already."
+        )
+    return with_ties(dataclasses.replace(model, tied=(*model.tied, paths)))
+
+
+def with_ties(model: Model) -> Model:
+    """The model with the first value of each group of tied leaves in all of them."""
+    if not model.tied:
+        return model
+    values = {path: leaf for path, leaf, _ in table(model)}
+    first = {path: values[group[0]] for group in model.tied for path in group}
+    return jtu.tree_map_with_path(
+        lambda path, leaf: first.get(jtu.keystr(path), leaf), model
+    )
 
 
 def log_prior(model: Model) -> Float[Array, ""]:
-    """The log density of the parameters under the model's priors, 0 without any."""
+    """The log density of the parameters under the model's priors, 0 without any.
+
+    Tied leaves are one parameter.
+    """
     densities = dict(model.priors)
+    for _, *others in model.tied:
+        for path in others:
+            densities.pop(path, None)
     total = jnp.zeros((), jnp.result_type(*_floating(model)))
     for path, leaf, _ in table(model):
         if path in densities:
@@ -122,5 +219,6 @@ def _floating(model: Model) -> list[Array]:
 def trainable(model: Model) -> PyTree[bool]:
     """A filter tree of the model: True at the floating leaves that `fit` may move."""
     held = {*model.frozen, *fixed_paths(model)}
+    held |= {path for group in model.tied for path in group[1:]}
     from_paths = where_paths(model, lambda m: m)
     return select(model, tuple(p for p in from_paths if p not in held))

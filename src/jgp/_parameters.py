@@ -19,7 +19,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, PyTree
 
-from jgp._constraints import AbstractConstraint, Real
+from jgp._constraints import AbstractConstraint, Interval, Real
 from jgp._types import is_floating
 
 
@@ -37,6 +37,9 @@ def constraints(model: PyTree) -> PyTree:
 
 
 def _constraint_at(model: PyTree, path: tuple) -> AbstractConstraint:
+    for bounded, low, high in getattr(model, "bounds", ()):
+        if bounded == jtu.keystr(path):
+            return Interval(low, high)
     return _metadata_at(model, path).get("constraint", Real())
 
 
@@ -123,7 +126,10 @@ class Table(list[Row]):
 
     def __init__(self, rows: Iterable[Row], model: PyTree):
         super().__init__(rows)
-        self._held = {*getattr(model, "frozen", ()), *fixed_paths(model)}
+        held = {*getattr(model, "frozen", ()), *fixed_paths(model)}
+        self._state = dict.fromkeys(held, "held")
+        for first, *others in getattr(model, "tied", ()):
+            self._state |= dict.fromkeys(others, f"= {first}")
         self._priors = dict(getattr(model, "priors", ()))
 
     def __str__(self) -> str:
@@ -134,7 +140,7 @@ class Table(list[Row]):
                 _shown(leaf),
                 constraint.description,
                 _named(self._priors.get(path)),
-                "held" if path in self._held else "free",
+                self._state.get(path, "free"),
             )
             for path, leaf, constraint in self
         )

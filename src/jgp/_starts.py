@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -51,7 +52,22 @@ def from_data(model: Model, x: Array, y: Any) -> list[Model]:
         )
     mask = trainable(model)
     held = eqx.filter(model, mask, inverse=True)
-    return [eqx.combine(eqx.filter(start, mask), held) for start in found]
+    found = [eqx.combine(eqx.filter(start, mask), held) for start in found]
+    return [_within_bounds(start) for start in found]
+
+
+def _within_bounds(model: Model) -> Model:
+    """What `jgp.bound` bounds, at least a hundredth of the interval inside."""
+    ends = {path: (low, high) for path, low, high in model.bounds}
+
+    def inside(path, leaf):
+        if (name := jtu.keystr(path)) not in ends:
+            return leaf
+        low, high = ends[name]
+        margin = (high - low) / 100
+        return jnp.clip(leaf, low + margin, high - margin)
+
+    return jtu.tree_map_with_path(inside, model) if ends else model
 
 
 def at_random(

@@ -1,11 +1,11 @@
 """Conditioning an exact posterior on more data: its Cholesky factor grows."""
 
+import dataclasses
 from typing import Any, cast
 
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool
 
-from jgp._model import Model
 from jgp.inference._approximation import Approximation, finish
 from jgp.inference._data import check_inputs, check_targets
 from jgp.inference._exact import exact_core, masked
@@ -61,7 +61,7 @@ def condition(
             jnp.concatenate([noise.variances(shape) for noise, shape in pair])
         )
     found = exact_core(
-        Model(model.process, likelihood, model.frozen, model.priors),
+        dataclasses.replace(model, likelihood=likelihood),
         jnp.concatenate([x, inputs]),
         jnp.concatenate([approximation.y, targets]),
         _both(approximation, factor, observed, targets),
