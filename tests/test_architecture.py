@@ -52,6 +52,7 @@ LAYERS = {
         "_checkpoint",
         "_fit",
         "_free_parameters",
+        "_hyperparameter_draws",
         "_information",
         "_objective",
         "_runs",

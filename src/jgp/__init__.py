@@ -13,6 +13,10 @@ from jgp._coregionalised import coregionalised as coregionalised
 from jgp._correction import evidence_correction as evidence_correction
 from jgp._fit import Fit as Fit
 from jgp._fit import fit as fit
+from jgp._hyperparameter_draws import HyperparameterDraws as HyperparameterDraws
+from jgp._hyperparameter_draws import (
+    sample_hyperparameters as sample_hyperparameters,
+)
 from jgp._information import Information as Information
 from jgp._information import fisher_information as fisher_information
 from jgp._left_out import LeftOut as LeftOut

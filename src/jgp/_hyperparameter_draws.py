@@ -1,0 +1,233 @@
+r"""Markov chains over hyperparameters, and predictions averaged over them.
+
+The target is `log_density`: evidence × prior × Jacobian in raw parameters φ. Chains run
+in z with φ = φ₀ + Lz, LLᵀ the inverse of the observed information at the model given
+(the identity where that is not positive definite), so that a step has one length in all
+directions. NUTS is blackjax's (Hoffman & Gelman 2014), with its window adaptation.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray
+
+from jgp._information import fisher_information
+from jgp._linalg import cholesky
+from jgp._model import Model
+from jgp._objective import LogDensity, log_density
+from jgp._parameters import is_concrete
+from jgp._results import RESULTS, InferenceError, unless
+from jgp.inference import Approximation
+from jgp.inference._data import check_inputs, positive_integer
+from jgp.likelihoods import Categorical, Normal
+from jgp.sampling import effective_sample_size, rhat
+
+# Above it chains disagree (Vehtari et al. 2021).
+LARGEST_RHAT = 1.01
+# Draws of a start for each chain, of which the first with a finite density is taken.
+MAX_TRIES = 20
+# Of starts about the model, in the whitened coordinates.
+SPREAD = 0.5
+
+
+class HyperparameterDraws(eqx.Module):
+    """Draws of hyperparameters, and the mixture of the posteriors that they give.
+
+    Args:
+        raw: Raw parameters (logarithms of positive ones).
+        natural: The same on the natural scale.
+        rhat: Of each raw parameter.
+        ess: Bulk effective sample size of each.
+        num_divergences: Of each chain, after warm-up: of a few, the draws near narrow
+            places of the density are not to be trusted.
+        result: `oscillating` where chains disagree.
+        density: The log density sampled; its `names` are the parameters'.
+    """
+
+    raw: Float[Array, "chains draws p"]
+    natural: Float[Array, "chains draws p"]
+    rhat: Float[Array, " p"]
+    ess: Float[Array, " p"]
+    num_divergences: Int[Array, " chains"]
+    result: RESULTS
+    density: LogDensity = eqx.field(repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The path of each parameter."""
+        return self.density.names
+
+    def predict(
+        self, x_new: ArrayLike, *, num: int = 64, key: PRNGKeyArray | None = None
+    ) -> Categorical | Normal:
+        """Observations at each input, averaged over `num` of the draws.
+
+        Class probabilities are averaged; real observations have the mean and the
+        variance of the mixture.
+
+        Args:
+            x_new: (m, d) inputs.
+            num: Draws that inference is run at, evenly spaced over all chains.
+            key: As for `Approximation.predict`.
+
+        Raises:
+            ValueError: for a likelihood of neither classes nor Gaussian noise.
+        """
+        total = self.raw.shape[0] * self.raw.shape[1]
+        num = min(int(positive_integer("num", num)), total)
+        chosen = np.linspace(0, total - 1, num).astype(int)
+        raws = self.raw.reshape(total, -1)[chosen]
+        process = self.density.model(raws[0]).process
+        points = check_inputs(x_new, self.density.x, process)
+        return _mixture(self.density, raws, points, key)
+
+
+def sample_hyperparameters(
+    model: Model,
+    x: ArrayLike,
+    y: Any,
+    *,
+    key: PRNGKeyArray,
+    infer: Callable[..., Approximation] | None = None,
+    num_samples: int = 500,
+    num_warmup: int = 500,
+    num_chains: int = 4,
+    throw: bool = True,
+) -> HyperparameterDraws:
+    """NUTS over every parameter not frozen; needs `blackjax` (the extra `mcmc`).
+
+    Args:
+        model: Where chains start about, with priors (`jgp.with_prior`): without them
+            the density may have no finite integral. The model that `fit` found is a
+            good one.
+        x: (n, d) inputs.
+        y: Targets, as the likelihood wants them.
+        key: A PRNG key.
+        infer: As for `fit`. The density is −∞ where it fails.
+        num_samples: Draws a chain, at least 4.
+        num_warmup: Steps before, in which step size and metric are adapted.
+        num_chains: Chains.
+        throw: Whether to raise `InferenceError` when chains disagree.
+
+    Raises:
+        ValueError: for input that cannot be right.
+        ImportError: without blackjax.
+        InferenceError: if no start has a finite density, or see `throw`.
+    """
+    for name, value in (("num_warmup", num_warmup), ("num_chains", num_chains)):
+        positive_integer(name, value)
+    positive_integer("num_samples", num_samples, least=4)
+    try:
+        import blackjax
+    except ImportError as error:
+        raise ImportError(
+            "sample_hyperparameters needs blackjax: pip install 'jgp[mcmc]'."
+        ) from error
+    density = log_density(model, x, y, infer=infer)
+    root = _whitening(model, x, y, infer, density.raw)
+    start_key, run_key = jax.random.split(key)
+    starts = _starts(density, root, num_chains, start_key)
+    keys = jax.random.split(run_key, num_chains)
+    # blackjax mixes widths and ranks, which strict promotion forbids.
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        raw, divergent = _chains(
+            density, root, starts, keys, blackjax, int(num_warmup), int(num_samples)
+        )
+    natural = jax.vmap(jax.vmap(density.parameters.natural))(raw)
+    found = rhat(raw)
+    result = unless(jnp.all(found <= LARGEST_RHAT), RESULTS.oscillating)
+    divergences = jnp.sum(divergent, axis=1)
+    if throw and is_concrete(found) and not bool(result == RESULTS.successful):
+        raise InferenceError(
+            f"sample_hyperparameters: chains disagree, R-hat {np.max(found):.3g} at "
+            f"{density.names[int(np.argmax(found))]}, {int(np.sum(divergences))} "
+            "divergences. Raise num_warmup and num_samples, give the parameters "
+            "priors, or pass throw=False to look at the draws."
+        )
+    ess = effective_sample_size(raw)
+    return HyperparameterDraws(raw, natural, found, ess, divergences, result, density)
+
+
+def _whitening(model, x, y, infer, raw: Array) -> Float[Array, "p p"]:
+    found = fisher_information(model, x, y, infer=infer)
+    if bool(found.result == RESULTS.successful):
+        root = cholesky(found.raw_covariance).lower
+        # What the evidence does not tell, the prior must: no wider than a factor of e².
+        scale = jnp.sqrt(jnp.diagonal(found.raw_covariance))
+        return root * jnp.minimum(1, 2 / scale)[:, None]
+    return jnp.eye(raw.size, dtype=raw.dtype)
+
+
+def _starts(density: LogDensity, root: Array, num: int, key: PRNGKeyArray) -> Array:
+    starts = []
+    for each in jax.random.split(key, num):
+        normals = jax.random.normal(each, (MAX_TRIES, len(density.raw)), root.dtype)
+        tries = (z for z in SPREAD * normals)
+        raws = ((z, density(density.raw + root @ z)) for z in tries)
+        start = next((z for z, value in raws if np.isfinite(value)), None)
+        if start is None:
+            raise InferenceError(
+                f"sample_hyperparameters: none of {MAX_TRIES} starts about the model "
+                "has a finite density. Start from a model that `fit` found."
+            )
+        starts.append(start)
+    return jnp.stack(starts)
+
+
+@eqx.filter_jit
+def _chains(
+    density: LogDensity,
+    root: Float[Array, "p p"],
+    starts: Float[Array, "chains p"],
+    keys: PRNGKeyArray,
+    blackjax: Any,
+    num_warmup: int,
+    num_samples: int,
+) -> tuple[Float[Array, "chains draws p"], Bool[Array, "chains draws"]]:
+    centre = density.raw
+
+    def target(z):
+        return density(centre + root @ z)
+
+    def chain(start, key):
+        warm_key, key = jax.random.split(key)
+        warmup = blackjax.window_adaptation(blackjax.nuts, target)
+        (state, settings), _ = warmup.run(warm_key, start, num_steps=num_warmup)
+        step = blackjax.nuts(target, **settings).step
+
+        def advance(state, key):
+            state, info = step(key, state)
+            return state, (state.position, info.is_divergent)
+
+        return lax.scan(advance, state, jax.random.split(key, num_samples))[1]
+
+    z, divergent = jax.vmap(chain)(starts, keys)
+    return centre + z @ root.T, divergent
+
+
+@eqx.filter_jit
+def _mixture(density: LogDensity, raws, points, key) -> Categorical | Normal:
+    def one(raw):
+        model = density.model(raw)
+        found = density.infer(model, density.x, density.y)
+        predicted = found.predict(points, key=key)
+        if isinstance(predicted, Categorical):
+            return predicted.probs, predicted.probs
+        if not isinstance(predicted, Normal):
+            raise ValueError(
+                f"likelihood: got {type(model.likelihood).__name__}, wanted one of "
+                "classes or with Gaussian noise."
+            )
+        return predicted.mean, predicted.variance
+
+    first, second = lax.map(one, raws)
+    likelihood = density.model(raws[0]).likelihood
+    mean = jnp.mean(first, axis=0)
+    if likelihood.classes:
+        return Categorical(mean)
+    return Normal(mean, jnp.mean(second, axis=0) + jnp.var(first, axis=0))
