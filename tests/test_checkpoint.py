@@ -41,6 +41,7 @@ def values(found):
     return np.array([*leaves, float(found.approximation.log_evidence)])
 
 
+@pytest.mark.slow
 def test_ends_the_same_when_stopped_again_and_again(tmp_path):
     path = tmp_path / "fit.npz"
     wanted = fitted()

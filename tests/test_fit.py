@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import jgp
-from jgp import kernels, likelihoods, priors
+from jgp import kernels, likelihoods, means, priors
 from jgp._results import RESULTS
 from tests.cases import slow_unless
 from tests.problems import iris, reference, squared_exponentials, toy
@@ -241,7 +241,7 @@ def test_adam_reaches_the_same_optimum():
     model, x, y = regression()
     best = float(fitted_regression().approximation.log_evidence)
     adam = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(0.1))
-    fitted = jgp.fit(model, x, y, optimizer=adam, max_steps=300, **QUIET)
+    fitted = jgp.fit(model, x, y, optimizer=adam, max_steps=200, **QUIET)
     # A constant step ends within its size of the optimum, where curvatures are ~10.
     assert abs(float(fitted.approximation.log_evidence) - best) < 1e-3
     assert float(fitted.approximation.log_evidence) == fitted.history.log_evidence.max()
@@ -383,3 +383,62 @@ def test_tied_parameters_are_one():
         jgp.tie(tied, lengthscales)
     with pytest.raises(ValueError, match="at least two leaves"):
         jgp.tie(model, lambda m: m.likelihood)
+
+
+def test_pain_24_a_wiggly_signal_is_not_explained_as_noise():
+    x = np.linspace(0, 1, 25)
+    process = jgp.GaussianProcess(1.0 * kernels.SquaredExponential(1.0))
+    model = jgp.Model(process, likelihoods.Gaussian(1.0))
+    fitted = jgp.fit(model, x, np.sin(10 * np.pi * x), throw=False, **QUIET)
+    # Stuck at noise it is −26.3.
+    assert float(fitted.approximation.log_evidence) > 3.2
+    lengthscale = float(fitted.model.process.kernel.kernel.lengthscale)
+    assert 0.07 < lengthscale < 0.15
+
+
+def test_pain_25_a_constant_mean_does_not_make_a_flat_fit(key):
+    x = np.array([0.2, 0.55, 0.9])
+    y = np.sin(60 * x**4)
+    best = []
+    for mean in (None, means.Constant(0.0)):
+        kernel = kernels.SquaredExponential(1.0)
+        process = jgp.GaussianProcess(kernel, mean)
+        model = jgp.Model(process, likelihoods.Gaussian(1e-4))
+        model = jgp.freeze(model, lambda m: m.likelihood)
+        options = {"restarts": 4, "key": key, "throw": False, **QUIET}
+        values = [r.value for r in jgp.fit(model, x, y, **options).restarts]
+        best.append(max(values))
+    # A mean that is free can only help, here by what three points tell of it.
+    assert 0 <= best[1] - best[0] < 0.5
+
+
+def test_pain_27_a_power_that_runs_to_infinity_is_named():
+    x = np.linspace(0, 1, 20)
+    kernel = kernels.RationalQuadratic(alpha=1.0, lengthscale=0.5)
+    model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(1e-4))
+    model = jgp.freeze(model, lambda m: m.likelihood)
+    with pytest.warns(jgp.InferenceWarning, match=r"alpha .*→ ∞"):
+        fitted = jgp.fit(model, x, np.sin(6 * x), **QUIET)
+    assert bool(fitted.result == RESULTS.at_bound)
+
+
+def test_pain_53_the_bar_counts_the_steps_of_all_searches(key, capsys):
+    model, x, y = regression()
+    steps = []
+    options = {"restarts": 2, "key": key, "throw": False, "progress": True}
+    fitted = jgp.fit(
+        model, x, y, callback=lambda number, *_: steps.append(number), **options
+    )
+    assert len(steps) == sum(r.num_steps + 1 for r in fitted.restarts)
+    assert {0, 1} == set(steps)
+    capsys.readouterr()
+
+
+def test_pain_55_twenty_fits_compile_nothing_after_the_first(compilations):
+    model, x, y = regression()
+    jgp.fit(model, x, y, **QUIET, throw=False)
+    others = [jax.tree.map(lambda v, s=s: v * (1 + s / 40), model) for s in range(20)]
+    with compilations() as count:
+        for shift, other in enumerate(others):
+            jgp.fit(other, x, y + 0.1 * shift, max_steps=3, throw=False, **QUIET)
+    assert count() == 0

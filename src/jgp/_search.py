@@ -8,6 +8,7 @@ searches can share a device, and one that is replayed takes the same path.
 from collections.abc import Generator
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,13 +156,7 @@ def first_order(
     while len(accepted) <= max_steps:
         if point.small_gradient(tolerance):
             return RESULTS.successful
-        # optax mixes integer widths, which strict promotion forbids.
-        with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimizer.update(
-                jnp.asarray(point.gradient),
-                state,
-                jnp.asarray(point.raw),
-            )
+        updates, state = _optax_step(optimizer, point.gradient, state, point.raw)
         step = np.asarray(updates, point.raw.dtype)
         for _ in range(MAX_BACKTRACKS):
             new = yield point.raw + step
@@ -174,3 +169,10 @@ def first_order(
         accepted.append(point)
     small = point.small_gradient(tolerance)
     return RESULTS.successful if small else RESULTS.max_steps_reached
+
+
+@eqx.filter_jit
+def _optax_step(optimizer, gradient, state, raw):
+    # optax mixes integer widths, which strict promotion forbids.
+    with jax.numpy_dtype_promotion("standard"):
+        return optimizer.update(jnp.asarray(gradient), state, jnp.asarray(raw))
