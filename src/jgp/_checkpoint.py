@@ -15,7 +15,6 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from jgp._results import SEVERITY
 from jgp._search import Trial
 
 
@@ -39,7 +38,7 @@ def save(
         content[f"raw_{i}"] = np.array([t.raw for t in record])
         content[f"value_{i}"] = np.array([t.value for t in record])
         content[f"gradient_{i}"] = np.array([t.gradient for t in record])
-        content[f"status_{i}"] = np.array([_code(t) for t in record], int)
+        content[f"status_{i}"] = np.array([t.code for t in record], int)
         for j, leaf in enumerate(_arrays(state)):
             content[f"state_{i}_{j}"] = np.asarray(leaf)
     temporary = path.with_name(path.name + ".part")
@@ -81,17 +80,13 @@ def _read(content: dict, i: int, like: PyTree) -> tuple[list[Trial], PyTree]:
     columns = (content[f"{name}_{i}"] for name in ("raw", "value", "gradient"))
     codes = content[f"status_{i}"]
     trials = [
-        Trial(raw, float(value), gradient, SEVERITY[code])
+        Trial(raw, float(value), gradient, int(code))
         for raw, value, gradient, code in zip(*columns, codes, strict=True)
     ]
     arrays, rest = eqx.partition(like, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     read = [jax.numpy.asarray(content[f"state_{i}_{j}"]) for j in range(len(leaves))]
     return trials, eqx.combine(jax.tree.unflatten(structure, read), rest)
-
-
-def _code(trial: Trial) -> int:
-    return next(i for i, s in enumerate(SEVERITY) if bool(trial.status == s))
 
 
 def _arrays(state: PyTree) -> list:

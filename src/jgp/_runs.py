@@ -18,7 +18,7 @@ from jgp import _checkpoint
 from jgp._free_parameters import FreeParameters
 from jgp._model import Model, log_prior
 from jgp._objective import Verb, value_and_gradient
-from jgp._results import RESULTS
+from jgp._results import RESULTS, SEVERITY
 from jgp._search import Search, Trial
 from jgp.inference import Approximation
 
@@ -105,7 +105,9 @@ class Evaluator:
 
 def _trial(raw, value, gradient, approximation) -> tuple[Trial, Approximation]:
     gradient = np.asarray(gradient)
-    return Trial(raw, float(value), gradient, approximation.result), approximation
+    result = approximation.result
+    code = next(i for i, status in enumerate(SEVERITY) if bool(result == status))
+    return Trial(raw, float(value), gradient, code), approximation
 
 
 @eqx.filter_jit
@@ -162,9 +164,8 @@ class Run:
 
     @property
     def best(self) -> Trial:
-        """The best trial that can be used; the first where none can."""
-        usable = [t for t in self.accepted if t.usable]
-        return min(usable, key=lambda t: t.value, default=self.trials[0])
+        """The best accepted trial; the first where none is."""
+        return min(self.accepted, key=lambda t: t.value, default=self.trials[0])
 
     @property
     def value(self) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 
 from jgp._lbfgs import lbfgs_direction, lbfgs_memory
-from jgp._results import RESULTS
+from jgp._results import RESULTS, SEVERITY
 
 ARMIJO = 1e-4
 MAX_BACKTRACKS = 25
@@ -24,6 +24,7 @@ ROUNDING_UNITS = 100
 MAX_IDLE_STEPS = 3
 # Longest step of any raw parameter: a factor of e³ in a positive one.
 MAX_STEP = 3.0
+SUCCESSFUL = 0
 
 
 class Trial(NamedTuple):
@@ -33,25 +34,24 @@ class Trial(NamedTuple):
         raw: The raw parameters.
         value: What is minimised.
         gradient: Its gradient.
-        status: How inference ended there.
+        code: How inference ended there, as its place in `SEVERITY`.
     """
 
     raw: np.ndarray
     value: float
     gradient: np.ndarray
-    status: RESULTS
+    code: int
 
     @property
     def usable(self) -> bool:
         """Whether inference succeeded, with a finite value and gradient."""
         finite = np.isfinite(self.value) and np.isfinite(self.gradient).all()
-        return bool(finite) and bool(self.status == RESULTS.successful)
+        return self.code == SUCCESSFUL and bool(finite)
 
     @property
     def failure(self) -> RESULTS:
         """The status of a trial that is not usable."""
-        failed = bool(self.status != RESULTS.successful)
-        return self.status if failed else RESULTS.non_finite
+        return RESULTS.non_finite if self.code == SUCCESSFUL else SEVERITY[self.code]
 
     def curves_up_from(self, old: "Trial") -> bool:
         """Whether the gradient grew along the step from an earlier point."""
