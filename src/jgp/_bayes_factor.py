@@ -5,14 +5,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jgp._results import RESULTS, worst
 from jgp.inference import Approximation, Evidence
 
 
 class BayesFactor(NamedTuple):
-    """The log of a ratio of two evidences, and its standard error."""
+    """The log of a ratio of two evidences, its standard error, the worse status."""
 
     log_bayes_factor: Float[Array, ""]
     standard_error: Float[Array, ""]
+    result: RESULTS
 
 
 def log_bayes_factor(
@@ -34,7 +36,8 @@ def log_bayes_factor(
     """
     value, error = _log_evidence("first", first)
     other_value, other_error = _log_evidence("second", second)
-    return BayesFactor(value - other_value, jnp.hypot(error, other_error))
+    result = worst(first.result, second.result)
+    return BayesFactor(value - other_value, jnp.hypot(error, other_error), result)
 
 
 def _log_evidence(name: str, given: Evidence | Approximation) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -22,7 +23,10 @@ def fingerprint(*parts: Any) -> str:
     """A digest of arrays, and of the text of everything else."""
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(parts):
-        array = np.asarray(leaf) if eqx.is_array(leaf) else None
+        array = None
+        if isinstance(leaf, jax.Array | np.ndarray):
+            is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
         text = repr(leaf) if array is None else f"{array.dtype}{array.shape}"
         digest.update(text.encode())
         digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
@@ -85,7 +89,7 @@ def _read(content: dict, i: int, like: PyTree) -> tuple[list[Trial], PyTree]:
     ]
     arrays, rest = eqx.partition(like, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    read = [jax.numpy.asarray(content[f"state_{i}_{j}"]) for j in range(len(leaves))]
+    read = [jnp.asarray(content[f"state_{i}_{j}"]) for j in range(len(leaves))]
     return trials, eqx.combine(jax.tree.unflatten(structure, read), rest)
 
 

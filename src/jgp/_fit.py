@@ -158,6 +158,9 @@ def fit(
             f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)} or "
             "a function of an Approximation."
         )
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"checkpoint: got {path}, wanted a path in a directory.")
     if tolerance is None:
         tolerance = 1e-7 if np.finfo(inputs.dtype).bits == 64 else 1e-4
     bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
@@ -174,8 +177,10 @@ def fit(
         return first_order(start, accepted, optimizer, **options)
 
     runs = [Run(search, raw, approximation) for raw, approximation in starts]
-    mark = fingerprint(inputs, targets, [r.start for r in runs], max_steps, tolerance)
-    file = None if checkpoint is None else (Path(checkpoint), mark, checkpoint_every)
+    settings = getattr(score, "__name__", ""), optimizer is None, max_steps, tolerance
+    begun = [run.start for run in runs]
+    mark = fingerprint(parameters, inputs, targets, verb.options, begun, *settings)
+    file = None if path is None else (path, mark, checkpoint_every)
     with tqdm(desc="fit", delay=2.0, disable=not progress, unit="step") as bar:
         interrupted = drive(runs, evaluator, bar, callback, file)
     return _finish(runs, evaluator, optimizer, interrupted, throw)

@@ -48,7 +48,7 @@ from jgp.inference._ep_sweep import (
     sequential_sweep,
     tilted_at,
 )
-from jgp.inference._full_ep import full_ep
+from jgp.inference._full_ep import check_size, full_ep
 from jgp.inference._site_approximation import site_approximation
 from jgp.inference._site_posterior import centred_normaliser
 from jgp.inference._sites import AbstractSites, DenseSites
@@ -160,6 +160,7 @@ def expectation_propagation(
                 f"power, schedule, fallback: got {power}, {schedule!r} and {fallback}, "
                 "wanted 1, 'parallel' and None for a likelihood of two latents."
             )
+        check_size(2 * inputs.shape[0], "x: got inputs", "or one latent a point")
         dense = cast("DenseSites | None", None if init is None else init.sites)
         method = "expectation_propagation"
         found = full_ep(

@@ -27,6 +27,7 @@ from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
 from jgp._linalg import cholesky, inverse
 from jgp._model import Model
+from jgp._results import RESULTS, unless
 from jgp.inference._approximation import Approximation
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._site_approximation import site_approximation
@@ -54,6 +55,14 @@ class _Swept(eqx.Module):
     log_constants: Float[Array, " n"]
 
 
+def check_size(size: int, what: str, instead: str) -> None:
+    """Raise a `ValueError` for more latents than full blocks are reasonable for."""
+    if size > LARGEST:
+        raise ValueError(
+            f"{what} for nC = {size} latents, wanted at most {LARGEST}, {instead}."
+        )
+
+
 @eqx.filter_jit
 def full_ep(
     model: Model,
@@ -70,7 +79,7 @@ def full_ep(
 ) -> Approximation:
     """The compiled part of EP with full sites."""
     K, prior_mean = model.process.covariance(x), model.process.mean(x)
-    root, jitter, _ = jax.lax.stop_gradient(cholesky(K))
+    root, jitter, ok = jax.lax.stop_gradient(cholesky(K))
     update = eqx.filter_jit(_update)
 
     def run(params, controls) -> FixedPoint:
@@ -107,6 +116,7 @@ def full_ep(
         log_evidence,
         method=method,
         evidence_kind="ep",
+        failures=(unless(jnp.all(ok), RESULTS.not_positive_definite),),
         jitter=jitter,
     )
 

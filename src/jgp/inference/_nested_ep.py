@@ -31,7 +31,7 @@ from jgp._model import Model
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._data import bounded, positive_integer, prepare, tolerances
 from jgp.inference._ep_evidence import stationary_evidence
-from jgp.inference._full_ep import LARGEST, full_ep
+from jgp.inference._full_ep import check_size, full_ep
 from jgp.inference._site_approximation import site_approximation
 from jgp.inference._site_posterior import SitePosterior, site_normaliser, site_posterior
 from jgp.inference._sites import DenseSites, RankOneSites
@@ -109,7 +109,8 @@ def nested_ep(
     num_sweeps = int(positive_integer("inner_sweeps", inner_sweeps))
     size = int(positive_integer("window", window, least=0))
     if inner == "quadrature":
-        _check_size(inputs.shape[0] * model.process.num_latents)
+        size_of_all = inputs.shape[0] * model.process.num_latents
+        check_size(size_of_all, "inner: got 'quadrature'", "or inner='nested'")
         if isinstance(sites, RankOneSites):
             sites = DenseSites(sites.blocks(), sites.linear)
         dense = cast("DenseSites | None", sites)
@@ -134,14 +135,6 @@ def nested_ep(
         window=size,
     )
     return finish(approximation, throw)
-
-
-def _check_size(size: int) -> None:
-    if size > LARGEST:
-        raise ValueError(
-            f"inner: got 'quadrature' for nC = {size} latents, wanted at most "
-            f"{LARGEST}, or inner='nested'."
-        )
 
 
 @eqx.filter_jit
