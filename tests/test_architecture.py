@@ -57,6 +57,7 @@ LAYERS = {
         "_objective",
         "_runs",
         "_search",
+        "_standardize",
         "_starts",
         "_left_out",
         "_selection",

@@ -237,6 +237,7 @@ def test_options_that_cannot_be_right():
             jgp.fit(model, x, y, **wrong, **QUIET)
 
 
+@pytest.mark.slow
 def test_adam_reaches_the_same_optimum():
     model, x, y = regression()
     best = float(fitted_regression().approximation.log_evidence)
@@ -396,6 +397,7 @@ def test_pain_24_a_wiggly_signal_is_not_explained_as_noise():
     assert 0.07 < lengthscale < 0.15
 
 
+@pytest.mark.slow
 def test_pain_25_a_constant_mean_does_not_make_a_flat_fit(key):
     x = np.array([0.2, 0.55, 0.9])
     y = np.sin(60 * x**4)

@@ -47,6 +47,7 @@ def test_is_evidence_prior_and_jacobian():
     np.testing.assert_allclose(batch, [density(raw), density(density.raw)], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_integrates_to_the_marginal_evidence_on_either_scale():
     # One free parameter: over its logarithm with the Jacobian, over itself without.
     model = jgp.freeze(

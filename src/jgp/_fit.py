@@ -28,6 +28,7 @@ from jgp._objective import OBJECTIVES, problem
 from jgp._results import RESULTS, InferenceError, InferenceWarning
 from jgp._runs import Evaluator, Restart, Run, drive
 from jgp._search import first_order, quasi_newton
+from jgp._standardize import standardized
 from jgp.inference import Approximation
 from jgp.inference._data import bounded, positive_integer
 
@@ -87,6 +88,7 @@ def fit(
     objective: str | Callable[[Approximation], Any] = "log_evidence",
     optimizer: optax.GradientTransformation | None = None,
     init: str = "data",
+    standardize: bool = False,
     restarts: int = 1,
     key: PRNGKeyArray | None = None,
     max_steps: int = 200,
@@ -115,6 +117,10 @@ def fit(
         init: "data" starts from the best of the model's own values and some that the
             data suggest (distances for lengthscales, the spread of the targets for
             variance and noise); "model" from the model's own values.
+        standardize: Whether kernel and mean are of standardised inputs, and targets of
+            a regression. Folded into the model: predictions, evidence and noise are in
+            the units of the data. Steps are free of units without it; a start or
+            priors that are meant for standardised data need it.
         restarts: Searches; all but the first start at random about the first.
         key: A PRNG key, required for more than one search.
         max_steps: Bound on steps.
@@ -147,6 +153,7 @@ def fit(
         InferenceWarning: for parameters that ran to a bound, and failed restarts.
     """
     model, inputs, targets, verb = problem(model, x, y, infer)
+    model = standardized(model, inputs, targets) if standardize else model
     positive_integer("max_steps", max_steps)
     positive_integer("restarts", restarts)
     if init not in STARTS:

@@ -193,6 +193,7 @@ def central(f, raw, step):
     return jnp.stack([(f(raw + s) - f(raw - s)) / (2 * step) for s in shifts])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", pytest.param("two", marks=pytest.mark.long)])
 def test_first_and_second_derivatives_equal_differences(name):
     def build(raw):

@@ -63,6 +63,7 @@ def test_normaliser_and_its_derivatives_are_the_tilted_moments(y):
         assert abs(float(weights @ points[k] ** 3) - third) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_one_point_is_matched_exactly():
     # EP of one point has the moments of the posterior, and its evidence is exact.

@@ -1,0 +1,77 @@
+"""A fit of standardised data, in the units of the data."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jgp
+from jgp import kernels, likelihoods, means, priors
+
+RNG = np.random.default_rng(2)
+X = np.column_stack([RNG.uniform(1000, 1030, 15), RNG.uniform(-1e-3, 1e-3, 15)])
+Z = (X - X.mean(0)) / X.std(0)
+Y = 5e4 + 300 * np.sin(Z[:, 0]) + 80 * Z[:, 1] ** 2 + 10 * RNG.normal(size=15)
+T = (Y - Y.mean()) / Y.std()
+QUIET = {"progress": False, "throw": False, "init": "model"}
+
+
+def regression(noise_variance, mean=None):
+    kernel = 1.0 * kernels.Matern52([1.0, 1.5])
+    process = jgp.GaussianProcess(kernel, mean)
+    return jgp.Model(process, likelihoods.Gaussian(noise_variance))
+
+
+@pytest.mark.parametrize("mean", [None, means.Linear([0.1, 0.2], 0.3)])
+def test_is_the_fit_of_standardised_data(mean):
+    noise = 0.05
+    prior = priors.LogNormal(1.0, 0.5)
+
+    def penalised(model):
+        return jgp.with_prior(model, lambda m: m.process.kernel.kernel, prior)
+
+    folded = penalised(regression(noise * Y.var(), mean))
+    got = jgp.fit(folded, X, Y, standardize=True, **QUIET)
+    wanted = jgp.fit(penalised(regression(noise, mean)), Z, T, **QUIET)
+    # A change of units of y by s is a factor of s⁻ⁿ in its density.
+    shift = len(Y) * np.log(Y.std())
+    np.testing.assert_allclose(
+        got.approximation.log_evidence + shift,
+        wanted.approximation.log_evidence,
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        got.model.process.kernel.kernel.kernel.kernel.lengthscale,
+        wanted.model.process.kernel.kernel.lengthscale,
+        rtol=1e-3,
+    )
+    predicted, other = (
+        got.approximation.predict(X[:4]),
+        wanted.approximation.predict(Z[:4]),
+    )
+    np.testing.assert_allclose(
+        predicted.mean, Y.mean() + Y.std() * np.asarray(other.mean), rtol=1e-6
+    )
+    np.testing.assert_allclose(predicted.variance, Y.var() * other.variance, rtol=1e-3)
+
+
+def test_classes_have_their_inputs_standardised():
+    labels = (Z[:, 0] > 0).astype(int)
+    process = jgp.independent([kernels.SquaredExponential(1.0) for _ in range(2)])
+    model = jgp.Model(process, likelihoods.Softmax(2))
+    model = jgp.freeze(model, lambda m: m.process.kernels[1])
+    options = {**QUIET, "max_steps": 2, "infer": jgp.laplace}
+    got = jgp.fit(model, X, labels, standardize=True, **options)
+    wanted = jgp.fit(model, Z, labels, **options)
+    np.testing.assert_allclose(
+        got.approximation.log_evidence, wanted.approximation.log_evidence, rtol=1e-8
+    )
+    assert float(got.model.process.kernels[1].kernel.kernel.lengthscale) == 1.0
+    assert float(got.model.process.kernels[0].variance) == 1.0
+
+
+def test_what_cannot_be_standardised():
+    kernel = kernels.WithDerivatives(kernels.SquaredExponential(1.0))
+    model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.1))
+    points = jnp.asarray([[0.0, 0.0], [1.0, 1.0]])
+    with pytest.raises(ValueError, match="standardize: got a kernel of derivatives"):
+        jgp.fit(model, points, [0.0, 1.0], standardize=True, **QUIET)
