@@ -40,6 +40,24 @@ def test_optimum_on_iris_is_gpstuffs(method, start):
     assert fitted.num_steps <= 15
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["NEP", "Laplace"])
+def test_ten_random_starts_end_at_gpstuffs_optimum(method, key):
+    data, (infer, likelihood) = iris("sklearn"), LIKELIHOODS[method]
+    (optimum,) = (
+        run
+        for run in reference("classification")["optima"]
+        if run["method"] == method and run["start"][0] == 1.0
+    )
+    model = squared_exponentials(likelihood, [1.0] * 3)
+    options = {"infer": infer, "init": "model", "restarts": 11, "key": key, **QUIET}
+    fitted = jgp.fit(model, data.x, data.y, **options)
+    for restart in fitted.restarts:
+        assert abs(restart.value - optimum["logZ"]) < 1e-6
+    starts = np.exp([restart.start for restart in fitted.restarts[1:]])
+    assert np.max(starts) / np.min(starts) > 20
+
+
 def regression():
     x = np.linspace(0, 1, 12)
     y = np.sin(6 * x) + 0.1 * np.cos(40 * x)
