@@ -5,9 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from scipy.special import ndtr
 
-from jgp._orthant import orthant_probability
+from jgp._orthant import log_orthant_probability, orthant_probability
 from tests.cases import slow_unless
 
 REFERENCE = Path(__file__).parent / "reference" / "class_probabilities.json"
@@ -148,3 +149,53 @@ def test_a_key_shifts_the_lattice(key):
     expected = by_one_integral(np.asarray(mean), np.ones(3), 1.0)
     assert 0 < np.std(shifted) < 1e-4
     np.testing.assert_allclose(shifted, expected, atol=1e-4)
+
+
+# log P by mpmath, ∫ φ(x) Φ((m₂ + r(x − m₁))/c) dx over x > 0, with 30 digits.
+FAR = [
+    ((-5.0, -3.0), 1.0, -9.425152165030184),
+    ((-60.0, -20.0), 1.0, -904.6672642915493),
+    ((-60.0, 3.0), -0.9, -1089.3017643877772),
+    ((-30.0, -30.0), 1.9, -236.2938222708057),
+]
+
+
+@jax.jit
+def far_derivatives(mean, covariance):
+    gradient = jax.grad(log_orthant_probability)
+    value = log_orthant_probability(mean, covariance)
+    return value, gradient(mean, covariance), jax.jacfwd(gradient)(mean, covariance)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize(("mean", "between", "expected"), FAR)
+def test_logarithms_far_in_the_corner(mean, between, expected):
+    mean = jnp.asarray(mean)
+    covariance = jnp.asarray([[2.0, between], [between, 2.0]])
+    got, gradient, hessian = far_derivatives(mean, covariance)
+    # 3e-6 is the error of the lattice; float32 rounds exponents of hundreds.
+    atol = 5e-6 if jax.config.jax_enable_x64 else 2e-6 * abs(expected)
+    np.testing.assert_allclose(got, expected, atol=atol)
+    assert np.all(np.isfinite(gradient))
+    # Log-concave in the mean.
+    assert np.all(np.linalg.eigvalsh(hessian) <= 1e-5)
+
+
+def test_logarithms_in_four_dimensions():
+    # A shared factor: P = E_u ∏ Φ(mᵢ + u), by quadrature over u about its mode.
+    mean = np.array([-18.0, -3.0, -21.0, -16.0])
+    u = np.linspace(0, 40, 400_001)
+    log_integrand = np.sum(scipy.special.log_ndtr(mean[:, None] + u[None]), axis=0)
+    log_integrand = log_integrand - u**2 / 2 - np.log(2 * np.pi) / 2
+    expected = scipy.special.logsumexp(log_integrand) + np.log(u[1])
+    covariance = jnp.eye(4) + 1
+    function = jax.jit(log_orthant_probability)
+    got = function(jnp.asarray(mean), covariance)
+    np.testing.assert_allclose(got, expected, atol=2e-3)
+    # Its derivative at the values where it leaves the other route is that of both.
+    near = jnp.asarray([-2.0, -1.5, -3.0, -2.2])
+    slope = jax.jit(jax.grad(log_orthant_probability))(near, covariance)
+    for i in range(4):
+        step = 1e-4 * np.eye(4)[i]
+        pair = [function(near + s, covariance) for s in (step, -step)]
+        np.testing.assert_allclose(slope[i], (pair[0] - pair[1]) / 2e-4, rtol=1e-5)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jgp._cubature import gauss_hermite_product, normal_lattice
 from jgp._linalg import cholesky, cholesky_solve
 from jgp._normal import ndtr
-from jgp._orthant import orthant_probability
+from jgp._orthant import log_orthant_probability, orthant_probability
 from jgp.likelihoods._inner_ep import Contrasts, latent_contrasts, log_normaliser
 
 NODES_A_SIDE = 20
@@ -145,7 +145,7 @@ def log_orthant(
     u and e_k are independent unit normals, so g ~ N(h, H + 11ᵀ + I).
     """
     unit = jnp.eye(mean.shape[0], dtype=mean.dtype)
-    return jnp.log(orthant_probability(mean, covariance + 1 + unit))
+    return log_orthant_probability(mean, covariance + 1 + unit)
 
 
 def _against_others(
