@@ -9,6 +9,7 @@ import time
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import jgp
@@ -71,11 +72,22 @@ def test_ends_the_same_when_stopped_again_and_again(tmp_path):
 def test_another_fits_file_is_refused(tmp_path):
     path = tmp_path / "fit.npz"
     fitted(path)
-    with pytest.raises(ValueError, match=r"checkpoint: got .*of another fit"):
+    with pytest.raises(ValueError, match=r"checkpoint: got .*of a fit with other"):
         fitted(path, max_steps=3)
-    path.write_text("nothing")
-    with pytest.raises(ValueError, match="no checkpoint of a fit"):
-        fitted(path)
+    with pytest.raises(ValueError, match=r"checkpoint: got .*of another fit"):
+        fitted(path, objective="leave_one_out")
+    path.unlink()
+    options = {"restarts": 1, "max_steps": 4, "init": "model"}
+    fitted(path, optimizer=optax.adam(0.1), **options)
+    with pytest.raises(ValueError, match=r"checkpoint: got .*of a fit with other"):
+        fitted(path, optimizer=optax.adam(0.01), **options)
+    more = fitted(path, optimizer=optax.adam(0.1), **{**options, "max_steps": 8})
+    alone = fitted(optimizer=optax.adam(0.1), **{**options, "max_steps": 8})
+    np.testing.assert_array_equal(values(more), values(alone))
+    for text in ("nothing", ""):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="no checkpoint of a fit"):
+            fitted(path)
 
 
 @pytest.mark.long

@@ -160,7 +160,7 @@ def test_interruption_returns_the_best_so_far():
     assert [number for number, _ in seen] == [0] * 3
     best = max(value for _, value in seen)
     assert fitted.restarts[0].value == best == fitted.history.log_evidence[-1]
-    ended = jgp.fit(model, x, y, callback=lambda *_: True, throw=False, **QUIET)
+    ended = jgp.fit(model, x, y, callback=lambda *_: True, **QUIET)
     assert ended.num_steps == 0
 
 
@@ -462,3 +462,53 @@ def test_pain_55_twenty_fits_compile_nothing_after_the_first(compilations):
         for shift, other in enumerate(others):
             jgp.fit(other, x, y + 0.1 * shift, max_steps=3, throw=False, **QUIET)
     assert count() == 0
+
+
+def test_what_is_said_of_one_tied_leaf_is_said_of_all():
+    model, x, y = regression()
+
+    def both(m):
+        return m.likelihood.noise_variance, m.process.kernel.variance
+
+    def second(m):
+        return m.process.kernel.variance
+
+    tied = jgp.tie(model, both)
+    density = priors.LogNormal(2.0, 0.01)
+    with_one = jgp.with_prior(tied, second, density)
+    np.testing.assert_allclose(jgp.log_prior(with_one), density(jnp.asarray(0.1)))
+    held = jgp.fit(jgp.freeze(tied, second), x, y, throw=False, **QUIET).model
+    assert float(second(held)) == float(held.likelihood.noise_variance) == 0.1
+    narrow = jgp.bound(tied, second, 0.09, 0.2)
+    found = jgp.fit(narrow, x, y, throw=False, **QUIET).model
+    assert 0.09 <= float(second(found)) == float(found.likelihood.noise_variance) <= 0.2
+    with pytest.raises(ValueError, match="tie first"):
+        jgp.tie(jgp.bound(model, second, 0.8, 1.2), both)
+
+
+@pytest.mark.parametrize("targets", [np.zeros(20), np.ones(20)])
+def test_noise_that_runs_to_zero_is_named(targets):
+    kernel = 1.0 * kernels.SquaredExponential(1.0)
+    model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.1))
+    fitted = jgp.fit(model, np.linspace(0, 5, 20), targets, throw=False, **QUIET)
+    assert any("noise_variance" in words for words in fitted.at_bound)
+    assert bool(fitted.result == RESULTS.at_bound)
+
+
+def test_arguments_of_a_wrong_kind_are_named(tmp_path):
+    model, x, y = regression()
+    wrong = {
+        "optimizer: got 'adam'": {"optimizer": "adam"},
+        "callback: got 3": {"callback": 3},
+        "key: got 3": {"key": 3, "restarts": 2},
+        "checkpoint: got 3": {"checkpoint": 3},
+        "checkpoint: got .*wanted a path in": {"checkpoint": tmp_path / "no" / "a"},
+        "checkpoint_every: got -1": {"checkpoint_every": -1},
+        "infer: got a function that returns int": {"infer": lambda *_, **__: 0},
+        "objective: got a function that returns None": {"objective": lambda _: None},
+    }
+    for match, option in wrong.items():
+        with pytest.raises(ValueError, match=match):
+            jgp.fit(model, x, y, **option, **QUIET)
+    with pytest.raises(ValueError, match="where: got 'lengthscale'"):
+        jgp.freeze(model, "lengthscale")

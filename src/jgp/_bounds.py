@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from jgp._runs import Evaluator, Run
+from jgp._evaluator import Evaluator
+from jgp._runs import Run
 
 # Raw parameters that moved less are not looked at, unless their gradient vanished;
 # one that moved so far is only asked about the way it went.
@@ -16,13 +17,14 @@ NEGLIGIBLE = 1e-3
 def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
     """Which parameters, where to, and what that says, in words.
 
-    A parameter is at a bound where going on by a factor of 100 changes the objective by
-    less than a thousandth.
+    A parameter is at a bound where going on by a factor of 100 does not lower the
+    objective by a thousandth, or after a long way is not possible.
     """
     best, bounds = run.best, evaluator.parameters.fixed.bounds
     scale = max(1.0, abs(best.value))
     negligible = max(NEGLIGIBLE, 100 * float(np.finfo(best.raw.dtype).eps) * scale)
-    moved = np.abs(best.raw - run.start) > FAR
+    way = best.raw - run.start
+    moved = np.abs(way) > FAR
     slopes = np.max(np.abs([t.gradient for t in run.accepted]), axis=0)
     found = []
     for i in np.flatnonzero(moved | (slopes <= 1e-9 * scale)):
@@ -31,9 +33,9 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
             raw = best.raw.copy()
             raw[i] += sign * BEYOND
             trial, _ = evaluator.at(raw, run.approximation)
-            change = abs(trial.value - best.value)
-            flat.append(trial.usable and change <= negligible)
-        went = np.sign(best.raw[i] - run.start[i]) if moved[i] else 0
+            level = trial.value - best.value <= negligible
+            flat.append(level if trial.usable else abs(way[i]) > 2 * FAR)
+        went = np.sign(way[i]) if moved[i] else 0
         up, down = flat[0] and went >= 0, flat[1] and went <= 0
         if up or down:
             found.append(_words(evaluator.parameters.names[i], up, down, bounds))

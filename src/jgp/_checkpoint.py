@@ -68,7 +68,7 @@ def load(path: Path, mark: str, like: Sequence[PyTree]) -> list[tuple[list, PyTr
         with np.load(path) as file:
             content = dict(file)
         found = str(content["fingerprint"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError) as error:
         raise ValueError(
             f"checkpoint: got {path}, which is no checkpoint of a fit ({error})."
         ) from error

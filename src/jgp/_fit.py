@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 import optax
 from jaxtyping import ArrayLike, Float, PRNGKeyArray
@@ -22,11 +23,12 @@ from tqdm import tqdm
 from jgp import _starts
 from jgp._bounds import at_bounds
 from jgp._checkpoint import fingerprint
+from jgp._evaluator import Evaluator
 from jgp._free_parameters import check_inside, free_parameters
 from jgp._model import Model
 from jgp._objective import OBJECTIVES, problem
 from jgp._results import RESULTS, InferenceError, InferenceWarning
-from jgp._runs import Evaluator, Restart, Run, drive
+from jgp._runs import Restart, Run, drive
 from jgp._search import first_order, quasi_newton
 from jgp._standardize import standardized
 from jgp.inference import Approximation
@@ -129,14 +131,15 @@ def fit(
             float32 by default. With L-BFGS a predicted gain of less than a hundred
             rounding units of the objective, or no more than that gained in three steps,
             is success too: the dtype has no more to give.
-        throw: Whether to raise `InferenceError` when inference fails at the start
-            or the best search ends without success, and to warn; otherwise look at
-            `result` and `at_bound`.
+        throw: Whether to raise `InferenceError` when inference fails at the start or
+            the best search ends without success (but for an `optimizer` that took all
+            of its steps), and to warn; otherwise look at `result` and `at_bound`.
         progress: Whether to show a progress bar after two seconds.
         callback: Called with the number of a search, its model and the objective at
             each accepted point; True ends all searches.
         checkpoint: A file that is written now and then, at once or not at all, and
-            resumed from where it exists: the end is the same to the last bit.
+            resumed from where it exists: the end is the same to the last bit. With
+            more `max_steps` than before it goes on.
         checkpoint_every: Seconds between writings.
         vectorize: Whether trials of several searches are one batch; by default where
             the device is no CPU.
@@ -165,6 +168,15 @@ def fit(
             f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)} or "
             "a function of an Approximation."
         )
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise ValueError(f"optimizer: got {optimizer!r}, wanted an optax chain.")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback: got {callback!r}, wanted a function.")
+    if key is not None and not isinstance(key, jax.Array):
+        raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+    bounded("checkpoint_every", checkpoint_every, 0.0, np.inf, np.float64)
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise ValueError(f"checkpoint: got {checkpoint!r}, wanted a path.")
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"checkpoint: got {path}, wanted a path in a directory.")
@@ -184,7 +196,7 @@ def fit(
         return first_order(start, accepted, optimizer, **options)
 
     runs = [Run(search, raw, approximation) for raw, approximation in starts]
-    settings = getattr(score, "__name__", ""), optimizer is None, max_steps, tolerance
+    settings = getattr(score, "__name__", ""), optimizer is None
     begun = [run.start for run in runs]
     mark = fingerprint(parameters, inputs, targets, verb.options, begun, *settings)
     file = None if path is None else (path, mark, checkpoint_every)
@@ -233,7 +245,7 @@ def _finish(
     if throw and failed:
         largest = np.max(np.abs(best.best.gradient))
         raise InferenceError(
-            f"fit by {best.approximation.method}: {RESULTS[result]} "
+            f"fit by {best.approximation.method}: {_remedy(result)} "
             f"Steps: {best.num_steps}, objective: {best.value:.6g}, "
             f"largest gradient entry: {largest:.3g}. Pass throw=False to look at the "
             "best point found."
@@ -271,3 +283,19 @@ def _finish(
         bounds,
         records,
     )
+
+
+def _remedy(result: RESULTS) -> str:
+    """What a search, rather than an iteration within it, can be given."""
+    if bool(result == RESULTS.max_steps_reached):
+        return (
+            "The search ended at max_steps before its tolerance was met. Raise "
+            "max_steps or tolerance."
+        )
+    if bool(result == RESULTS.stagnated):
+        return (
+            "The search found no better point where its gradient promised one. Raise "
+            "tolerance, lower the optimizer's learning rate, or look at where "
+            "inference fails (`Fit.table` counts that)."
+        )
+    return RESULTS[result]

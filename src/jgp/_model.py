@@ -82,7 +82,7 @@ def freeze(model: Model, where: Callable[[Any], Any]) -> Model:
     Raises:
         ValueError: if `where` selects no leaf.
     """
-    frozen = dict.fromkeys(model.frozen + where_paths(model, where))
+    frozen = dict.fromkeys(model.frozen + _leading(model, where))
     return dataclasses.replace(model, frozen=tuple(frozen))
 
 
@@ -112,7 +112,7 @@ def with_prior(
             "jgp.priors.LogNormal(1.0, 1.0)."
         )
     kept = {**dict(model.priors)}
-    kept |= dict.fromkeys(where_paths(model, where), log_density)
+    kept |= dict.fromkeys(_leading(model, where), log_density)
     return dataclasses.replace(model, priors=tuple(kept.items()))
 
 
@@ -129,12 +129,17 @@ def bound(model: Model, where: Callable[[Any], Any], low: float, high: float) ->
         ValueError: if `where` selects no leaf, or one outside the interval or that is
             a matrix, or the ends are not finite and in order.
     """
-    low, high = float(low), float(high)
+    try:
+        low, high = float(low), float(high)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"low, high: got {low!r}, {high!r}, wanted numbers."
+        ) from error
     if not -np.inf < low < high < np.inf:
         raise ValueError(
             f"low, high: got {low}, {high}, wanted finite numbers, low < high."
         )
-    paths = where_paths(model, where)
+    paths = _leading(model, where)
     for path, leaf, constraint in table(dataclasses.replace(model, bounds=())):
         if path not in paths:
             continue
@@ -168,10 +173,11 @@ def tie(model: Model, where: Callable[[Any], Any]) -> Model:
         where: Selects leaves or subtrees, as for `freeze`, of one shape.
 
     Raises:
-        ValueError: if `where` selects fewer than two leaves, some of another shape, or
-            some that are tied already.
+        ValueError: if `where` selects fewer than two leaves, some of another shape,
+            some that are tied already, or after the first one that is frozen, bounded
+            or has a prior.
     """
-    paths = where_paths(model, where)
+    paths = tuple(dict.fromkeys(where_paths(model, where)))
     shapes = {leaf.shape for path, leaf, _ in table(model) if path in paths}
     if len(paths) < 2 or len(shapes) > 1:
         raise ValueError(
@@ -182,7 +188,20 @@ def tie(model: Model, where: Callable[[Any], Any]) -> Model:
         raise ValueError(
             f"where: got {', '.join(paths)}, of which one is tied already."
         )
+    said = [*model.frozen, *(p for p, *_ in (*model.priors, *model.bounds))]
+    if several := [path for path in paths[1:] if path in said]:
+        raise ValueError(
+            f"where: got {several[0]}, which is frozen, bounded or has a prior; tie "
+            "first, and then freeze, bound or give a prior to what is tied."
+        )
     return with_ties(dataclasses.replace(model, tied=(*model.tied, paths)))
+
+
+def _leading(model: Model, where: Callable[[Any], Any]) -> tuple[str, ...]:
+    """The paths that `where` selects, of tied leaves that of the first."""
+    first = {path: group[0] for group in model.tied for path in group}
+    found = (first.get(path, path) for path in where_paths(model, where))
+    return tuple(dict.fromkeys(found))
 
 
 def with_ties(model: Model) -> Model:

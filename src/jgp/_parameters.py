@@ -191,6 +191,8 @@ def where_paths(model: PyTree, where: Callable[[Any], Any]) -> tuple[str, ...]:
     Raises:
         ValueError: if nothing that `where` returns is a leaf of the model.
     """
+    if not callable(where):
+        raise ValueError(f"where: got {where!r}, wanted a function of the model.")
     leaves, structure = jtu.tree_flatten_with_path(model)
     paths = [jtu.keystr(path) for path, _ in leaves]
     numbered = jtu.tree_unflatten(structure, [_Numbered(i) for i in range(len(leaves))])

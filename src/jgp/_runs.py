@@ -8,115 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from tqdm import tqdm
 
 from jgp import _checkpoint
-from jgp._free_parameters import FreeParameters
-from jgp._model import Model, log_prior
-from jgp._objective import Verb, value_and_gradient
-from jgp._results import RESULTS, SEVERITY
+from jgp._evaluator import Evaluator
+from jgp._model import Model
+from jgp._results import RESULTS
 from jgp._search import Search, Trial
 from jgp.inference import Approximation
-
-
-class Evaluator:
-    """The objective of one fit, at raw parameters.
-
-    Args:
-        parameters: The free parameters.
-        x: Inputs.
-        y: Targets.
-        infer: The method.
-        score: Of an approximation; the log prior is added.
-        vectorize: Whether trials that are wanted at once are one batch.
-    """
-
-    def __init__(
-        self,
-        parameters: FreeParameters,
-        x: Array,
-        y: Any,
-        infer: Verb,
-        score: Callable[[Approximation], Array],
-        vectorize: bool | None,
-    ):
-        self.parameters, self.x, self.y = parameters, x, y
-        self.infer, self.score = infer, score
-        on_cpu = jax.default_backend() == "cpu"
-        self.vectorize = not on_cpu if vectorize is None else vectorize
-
-    def cold(self, raw: np.ndarray) -> tuple[Approximation, float]:
-        """The approximation from no sites, and the score there or −∞."""
-        model = self.parameters.at(jnp.asarray(raw))
-        found = self.infer(model, self.x, self.y)
-        value = float(self.score(found)) + float(log_prior(model))
-        usable = bool(found.result == RESULTS.successful) and np.isfinite(value)
-        return found, value if usable else -np.inf
-
-    def at(self, raw: np.ndarray, warm: Approximation) -> tuple[Trial, Approximation]:
-        """The trial at a point, sites started from those of another."""
-        found = value_and_gradient(
-            jnp.asarray(raw),
-            self.parameters,
-            self.x,
-            self.y,
-            warm,
-            self.infer,
-            self.score,
-        )
-        return _trial(raw, *found)
-
-    def at_each(
-        self, raws: list[np.ndarray], warm: list[Approximation]
-    ) -> list[tuple[Trial, Approximation]]:
-        """The trials at several points, in one batch.
-
-        Padded to a power of two: a batch that loses members is seldom compiled anew.
-        """
-        size = 2 ** (len(raws) - 1).bit_length()
-        fill = [0] * (size - len(raws))
-        stacked = jnp.stack([jnp.asarray(raws[i]) for i in (*range(len(raws)), *fill)])
-        several = [warm[i] for i in (*range(len(warm)), *fill)]
-        pairs = [eqx.partition(w, eqx.is_array) for w in several]
-        arrays = [pair[0] for pair in pairs]
-        together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays)
-        values, gradients, found = _batch(
-            stacked,
-            together,
-            pairs[0][1],
-            self.parameters,
-            self.x,
-            self.y,
-            self.infer,
-            self.score,
-        )
-        arrays, rest = eqx.partition(found, eqx.is_array)
-        host = np.asarray(values), np.asarray(gradients)
-        results = []
-        for i, raw in enumerate(raws):
-            one = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], arrays), rest)
-            results.append(_trial(raw, host[0][i], host[1][i], one))
-        return results
-
-
-def _trial(raw, value, gradient, approximation) -> tuple[Trial, Approximation]:
-    gradient = np.asarray(gradient)
-    result = approximation.result
-    code = next(i for i, status in enumerate(SEVERITY) if bool(result == status))
-    return Trial(raw, float(value), gradient, code), approximation
-
-
-@eqx.filter_jit
-def _batch(raws, warm, rest, parameters, x, y, infer, score):
-    def one(raw, warm):
-        init = eqx.combine(warm, rest)
-        return value_and_gradient(raw, parameters, x, y, init, infer, score)
-
-    return eqx.filter_vmap(one)(raws, warm)
 
 
 class Restart(eqx.Module):
@@ -156,6 +57,8 @@ class Run:
     ):
         self.start = start
         self.accepted: list[Trial] = []
+        self.num_seen = 0
+        self.top: Trial | None = None
         self.trials: list[Trial] = []
         self.approximation = self.warm = approximation
         self.search = search(start, self.accepted)
@@ -165,7 +68,11 @@ class Run:
     @property
     def best(self) -> Trial:
         """The best accepted trial; the first where none is."""
-        return min(self.accepted, key=lambda t: t.value, default=self.trials[0])
+        for trial in self.accepted[self.num_seen :]:
+            if self.top is None or trial.value < self.top.value:
+                self.top = trial
+        self.num_seen = len(self.accepted)
+        return self.trials[0] if self.top is None else self.top
 
     @property
     def value(self) -> float:
@@ -225,6 +132,11 @@ def drive(
         loaded = _checkpoint.load(file[0], file[1], states)
         for run, (trials, state) in zip(runs, loaded, strict=True):
             for trial in trials:
+                if run.wanted is None or not np.array_equal(trial.raw, run.wanted):
+                    raise ValueError(
+                        f"checkpoint: got {file[0]}, which is of a fit with other "
+                        "options. Delete it, or pass another path."
+                    )
                 run.send(trial, None)
             run.warm, run.approximation = state
     written = time.monotonic()
@@ -249,36 +161,37 @@ def drive(
         if callback is None:
             return False
         last = run.accepted[-1]
-        return bool(callback(runs.index(run), found[1].model, -last.value))
+        told = callback(runs.index(run), found[1].model, -last.value)
+        return isinstance(told, bool | np.bool_) and bool(told)
 
     try:
         together = evaluator.vectorize and len(runs) > 1
-        (_in_batches if together else _side_by_side)(runs, evaluator, told)
+        return (_in_batches if together else _side_by_side)(runs, evaluator, told)
     except KeyboardInterrupt:
         if not all(run.trials for run in runs[:1]):
             raise
         return True
     finally:
         write()
-    return False
 
 
-def _in_batches(runs: list[Run], evaluator: Evaluator, told: Callable) -> None:
+def _in_batches(runs: list[Run], evaluator: Evaluator, told: Callable) -> bool:
     while active := [run for run in runs if run.wanted is not None]:
         wanted = [run.wanted for run in active if run.wanted is not None]
         found = evaluator.at_each(wanted, [run.warm for run in active])
         if any([told(run, one) for run, one in zip(active, found, strict=True)]):
-            return
+            return True
+    return False
 
 
-def _side_by_side(runs: list[Run], evaluator: Evaluator, told: Callable) -> None:
+def _side_by_side(runs: list[Run], evaluator: Evaluator, told: Callable) -> bool:
     """Each search in its own time, as many evaluations at once as there are cores."""
     if len(runs) == 1:
         (run,) = runs
         while run.wanted is not None:
             if told(run, evaluator.at(run.wanted, run.warm)):
-                return
-        return
+                return True
+        return False
     with concurrent.futures.ThreadPoolExecutor(_num_cores()) as pool:
         futures = {
             pool.submit(evaluator.at, run.wanted, run.warm): run
@@ -293,12 +206,13 @@ def _side_by_side(runs: list[Run], evaluator: Evaluator, told: Callable) -> None
                 for future in done:
                     run = futures.pop(future)
                     if told(run, future.result()):
-                        return
+                        return True
                     if run.wanted is not None:
                         again = pool.submit(evaluator.at, run.wanted, run.warm)
                         futures[again] = run
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+    return False
 
 
 def _num_cores() -> int:

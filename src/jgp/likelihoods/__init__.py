@@ -18,6 +18,9 @@ from jgp.likelihoods._gaussian import (
 )
 from jgp.likelihoods._latent_noise import LatentNoiseGaussian as LatentNoiseGaussian
 from jgp.likelihoods._latent_noise import NoisePredictive as NoisePredictive
+from jgp.likelihoods._mixture import (
+    AbstractNumberLikelihood as AbstractNumberLikelihood,
+)
 from jgp.likelihoods._mixture import Predictive as Predictive
 from jgp.likelihoods._one_latent import AbstractOneLatent as AbstractOneLatent
 from jgp.likelihoods._one_latent import Tilted as Tilted

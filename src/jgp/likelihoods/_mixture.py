@@ -17,6 +17,7 @@ from jgp.likelihoods._base import check_method
 from jgp.likelihoods._one_latent import (
     AbstractOneLatent,
     gaussian_panels,
+    real_targets,
     tilted_moments,
 )
 from jgp.likelihoods._predictive import check_number
@@ -75,7 +76,17 @@ class Predictive(eqx.Module):
 
 
 class AbstractNumberLikelihood(AbstractOneLatent):
-    """p(y | f) of one latent, of numbers."""
+    """p(y | f) of one latent, of numbers.
+
+    What a likelihood of one's own is a subclass of: it needs `log_density`,
+    `log_concave`, `conditional_mean`, `conditional_variance` and `sample`, and
+    `targets` where not every finite number will do.
+    """
+
+    def targets(self, y: Any, num_latents: int) -> np.ndarray:
+        """Finite numbers."""
+        del num_latents
+        return real_targets(y, "finite numbers")
 
     def observe(self, f: Float[Array, "n 1"]) -> Predictive:
         """The distribution of y at inputs whose latent is f."""

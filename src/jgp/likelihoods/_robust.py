@@ -1,11 +1,8 @@
 """Likelihoods of real observations with tails heavier than Gaussian noise."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._constraints import POSITIVE
@@ -13,7 +10,6 @@ from jgp._types import as_float
 from jgp.likelihoods._counts import check_scalar
 from jgp.likelihoods._log_gamma import log_gamma_ratio
 from jgp.likelihoods._mixture import AbstractNumberLikelihood, observed_moments
-from jgp.likelihoods._one_latent import real_targets
 
 
 class AbstractNoise(AbstractNumberLikelihood):
@@ -27,11 +23,6 @@ class AbstractNoise(AbstractNumberLikelihood):
         """About y, over distances of the scale."""
         y = as_float(y)[:, None]
         return y, jnp.broadcast_to(self.scale.astype(y.dtype), y.shape)
-
-    def targets(self, y: Any, num_latents: int) -> np.ndarray:
-        """Finite numbers."""
-        del num_latents
-        return real_targets(y, "finite numbers")
 
 
 class StudentT(AbstractNoise):
