@@ -404,3 +404,9 @@ def test_the_shape_of_traced_targets_of_several_outputs():
     several = jgp.Model(process, likelihoods.Gaussian(0.1))
     with refuses("y", r"shape \(4,\)", r"\(n, 2\)"):
         jax.jit(lambda y: jgp.exact(several, X, y).log_evidence)(jnp.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_is_refused_by_name(dtype):
+    with pytest.raises(ValueError, match=r"x: got b?float16, wanted float32"):
+        jgp.exact(model("exact"), jnp.zeros(3, dtype), np.zeros(3))

@@ -33,6 +33,8 @@ def as_inputs(x: ArrayLike, name: str = "x") -> Float[Array, "n d"]:
             f"{name}: got {kind} that is no array of numbers, wanted "
             "(n, d) or (n,) numbers."
         ) from error
+    if jnp.finfo(array.dtype).bits < 32:
+        raise ValueError(f"{name}: got {array.dtype}, wanted float32 or float64.")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2 or array.shape[1] == 0:
