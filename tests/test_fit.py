@@ -512,3 +512,15 @@ def test_arguments_of_a_wrong_kind_are_named(tmp_path):
             jgp.fit(model, x, y, **option, **QUIET)
     with pytest.raises(ValueError, match="where: got 'lengthscale'"):
         jgp.freeze(model, "lengthscale")
+
+
+def test_a_mean_in_large_units_is_at_no_bound():
+    _, x, y = regression()
+    kernel = 1.0 * kernels.SquaredExponential(0.5)
+    process = jgp.GaussianProcess(kernel, means.Constant(0.0))
+    model = jgp.Model(process, likelihoods.Gaussian(0.1))
+    noise = np.random.default_rng(1).normal(size=len(x))
+    targets = 5e4 + 300 * y + 100 * noise
+    fitted = jgp.fit(model, x, targets, init="model", throw=False, **QUIET)
+    assert float(fitted.model.process.mean_function.value) > 4e4
+    assert not any("value" in words for words in fitted.at_bound)

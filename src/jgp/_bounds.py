@@ -1,7 +1,9 @@
 """Parameters that ran to a bound of their domain, or that nothing depends on."""
 
 import numpy as np
+from jaxtyping import Array
 
+from jgp._constraints import AbstractConstraint, Real
 from jgp._evaluator import Evaluator
 from jgp._runs import Run
 
@@ -20,11 +22,15 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
     A parameter is at a bound where going on by a factor of 100 does not lower the
     objective by a thousandth, or after a long way is not possible.
     """
+    if not run.accepted:
+        return ()
     best, bounds = run.best, evaluator.parameters.fixed.bounds
     scale = max(1.0, abs(best.value))
     negligible = max(NEGLIGIBLE, 100 * float(np.finfo(best.raw.dtype).eps) * scale)
     way = best.raw - run.start
-    moved = np.abs(way) > FAR
+    # A number on the real line has no bound, and its units say nothing of far.
+    free = np.array(evaluator.parameters.each(_on_the_real_line))
+    moved = (np.abs(way) > FAR) & ~free
     slopes = np.max(np.abs([t.gradient for t in run.accepted]), axis=0)
     found = []
     for i in np.flatnonzero(moved | (slopes <= 1e-9 * scale)):
@@ -40,6 +46,10 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
         if up or down:
             found.append(_words(evaluator.parameters.names[i], up, down, bounds))
     return tuple(found)
+
+
+def _on_the_real_line(_path: str, leaf: Array, constraint: AbstractConstraint) -> bool:
+    return isinstance(constraint, Real) or constraint.triangular(leaf)
 
 
 def _words(

@@ -159,27 +159,10 @@ def fit(
     model = standardized(model, inputs, targets) if standardize else model
     positive_integer("max_steps", max_steps)
     positive_integer("restarts", restarts)
-    if init not in STARTS:
-        raise ValueError(f"init: got {init!r}, wanted one of {', '.join(STARTS)}.")
-    if restarts > 1 and key is None:
-        raise ValueError(f"key: got None, wanted a PRNG key for {restarts} restarts.")
-    if not callable(objective) and objective not in OBJECTIVES:
-        raise ValueError(
-            f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)} or "
-            "a function of an Approximation."
-        )
-    if optimizer is not None and not hasattr(optimizer, "update"):
-        raise ValueError(f"optimizer: got {optimizer!r}, wanted an optax chain.")
-    if callback is not None and not callable(callback):
-        raise ValueError(f"callback: got {callback!r}, wanted a function.")
-    if key is not None and not isinstance(key, jax.Array):
-        raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+    _check_choices(init, objective, optimizer, callback)
+    _check_key(key, restarts)
+    path = _checked_path(checkpoint)
     bounded("checkpoint_every", checkpoint_every, 0.0, np.inf, np.float64)
-    if checkpoint is not None and not isinstance(checkpoint, str | Path):
-        raise ValueError(f"checkpoint: got {checkpoint!r}, wanted a path.")
-    path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and not path.parent.is_dir():
-        raise ValueError(f"checkpoint: got {path}, wanted a path in a directory.")
     if tolerance is None:
         tolerance = 1e-7 if np.finfo(inputs.dtype).bits == 64 else 1e-4
     bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
@@ -203,6 +186,38 @@ def fit(
     with tqdm(desc="fit", delay=2.0, disable=not progress, unit="step") as bar:
         interrupted = drive(runs, evaluator, bar, callback, file)
     return _finish(runs, evaluator, optimizer, interrupted, throw)
+
+
+def _check_choices(init: Any, objective: Any, optimizer: Any, callback: Any) -> None:
+    if init not in STARTS:
+        raise ValueError(f"init: got {init!r}, wanted one of {', '.join(STARTS)}.")
+    if not callable(objective) and objective not in OBJECTIVES:
+        raise ValueError(
+            f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)} or "
+            "a function of an Approximation."
+        )
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise ValueError(f"optimizer: got {optimizer!r}, wanted an optax chain.")
+    if callback is not None and not callable(callback):
+        raise ValueError(f"callback: got {callback!r}, wanted a function.")
+
+
+def _check_key(key: Any, restarts: int) -> None:
+    if restarts > 1 and key is None:
+        raise ValueError(f"key: got None, wanted a PRNG key for {restarts} restarts.")
+    if key is not None and not isinstance(key, jax.Array):
+        raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+
+
+def _checked_path(checkpoint: Any) -> Path | None:
+    if checkpoint is None:
+        return None
+    if not isinstance(checkpoint, str | Path):
+        raise ValueError(f"checkpoint: got {checkpoint!r}, wanted a path.")
+    path = Path(checkpoint)
+    if not path.parent.is_dir():
+        raise ValueError(f"checkpoint: got {path}, wanted a path in a directory.")
+    return path
 
 
 def _start(

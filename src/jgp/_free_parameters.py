@@ -1,5 +1,8 @@
 """The trainable parameters of a model as one vector of real numbers."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -40,6 +43,12 @@ class FreeParameters(eqx.Module):
     def _tree(self, raw: Float[Array, " p"]) -> PyTree:
         whole, unravel = ravel_pytree(to_real(self.free))
         return unravel(whole.at[np.asarray(self.kept)].set(raw))
+
+    def each(self, function: Callable[[str, Array, AbstractConstraint], Any]) -> list:
+        """What a function of path, leaf and constraint says of each entry."""
+        rows = table(self.free)
+        values = [v for row in rows for v in [function(*row)] * row[1].size]
+        return [values[i] for i in self.kept]
 
     def at(self, raw: Float[Array, " p"]) -> Model:
         """The model with these values."""

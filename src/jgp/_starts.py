@@ -20,7 +20,6 @@ from jgp import means
 from jgp._constraints import Real
 from jgp._free_parameters import FreeParameters
 from jgp._model import Model, trainable
-from jgp._parameters import table
 from jgp._process import GaussianProcess, IndependentProcess
 from jgp.kernels import AbstractKernel, Constant, Power, Product, Scaled, Sum, Warped
 from jgp.kernels._stationary import AbstractStationary
@@ -77,14 +76,12 @@ def at_random(
     key: PRNGKeyArray,
 ) -> list[np.ndarray]:
     """Raw parameters about a start, lengthscales uniform in their logarithm."""
-    names, spreads = [], []
-    for path, leaf, constraint in table(parameters.free):
-        still = isinstance(constraint, Real) or constraint.triangular(leaf)
-        spreads.extend([0.0 if still else SPREAD] * leaf.size)
-        names.extend([path] * leaf.size)
-    kept = np.asarray(parameters.kept)
-    spread = np.asarray(spreads)[kept]
-    long = np.array([names[i].endswith(".lengthscale") for i in kept])
+
+    def still(_path, leaf, constraint):
+        return isinstance(constraint, Real) or constraint.triangular(leaf)
+
+    spread = np.where(parameters.each(still), 0.0, SPREAD)
+    long = np.array(parameters.each(lambda path, *_: path.endswith(".lengthscale")))
     low, high = np.log(RANGE)
     found = []
     for each in jax.random.split(key, num):
