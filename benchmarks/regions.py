@@ -56,6 +56,7 @@ def draw(figure: SubFigure, data: Dataset, maps: list[Map]) -> None:
                 petals.x,
                 petals.y,
                 infer=panel.method.infer,
+                init="model",
                 throw=False,
                 progress=False,
             ).approximation

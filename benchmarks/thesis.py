@@ -145,7 +145,8 @@ def model(
 
 def search(start: jgp.Model, x: np.ndarray = X, y: np.ndarray = Y) -> jgp.Fit:
     """The best hyperparameters from a start, with a status instead of an error."""
-    return jgp.fit(start, x, y, max_steps=MAX_STEPS, throw=False, progress=False)
+    options: dict[str, Any] = {"init": "model", "throw": False, "progress": False}
+    return jgp.fit(start, x, y, max_steps=MAX_STEPS, **options)
 
 
 def kernel_of(fitted: jgp.Fit) -> Any:

@@ -1,9 +1,7 @@
 """Parameters that ran to a bound of their domain, or that nothing depends on."""
 
 import numpy as np
-from jaxtyping import Array
 
-from jgp._constraints import AbstractConstraint, Real
 from jgp._evaluator import Evaluator
 from jgp._runs import Run
 
@@ -29,8 +27,7 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
     negligible = max(NEGLIGIBLE, 100 * float(np.finfo(best.raw.dtype).eps) * scale)
     way = best.raw - run.start
     # A number on the real line has no bound, and its units say nothing of far.
-    free = np.array(evaluator.parameters.each(_on_the_real_line))
-    moved = (np.abs(way) > FAR) & ~free
+    moved = (np.abs(way) > FAR) & ~evaluator.parameters.on_the_real_line
     slopes = np.max(np.abs([t.gradient for t in run.accepted]), axis=0)
     found = []
     for i in np.flatnonzero(moved | (slopes <= 1e-9 * scale)):
@@ -46,10 +43,6 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
         if up or down:
             found.append(_words(evaluator.parameters.names[i], up, down, bounds))
     return tuple(found)
-
-
-def _on_the_real_line(_path: str, leaf: Array, constraint: AbstractConstraint) -> bool:
-    return isinstance(constraint, Real) or constraint.triangular(leaf)
 
 
 def _words(

@@ -172,10 +172,13 @@ def fit(
     evaluator = Evaluator(parameters, inputs, targets, verb, score, vectorize)
     starts = _start(evaluator, model, init, restarts, key)
 
+    # What lies on the real line has the units of the data: no step is long.
+    limited = ~parameters.on_the_real_line
+
     def search(start, accepted):
         options = {"max_steps": max_steps, "tolerance": tolerance}
         if optimizer is None:
-            return quasi_newton(start, accepted, **options)
+            return quasi_newton(start, accepted, limited=limited, **options)
         return first_order(start, accepted, optimizer, **options)
 
     runs = [Run(search, raw, approximation) for raw, approximation in starts]

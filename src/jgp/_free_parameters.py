@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
-from jgp._constraints import AbstractConstraint
+from jgp._constraints import AbstractConstraint, Real
 from jgp._model import Model, trainable, with_ties
 from jgp._parameters import from_real, table, to_real
 
@@ -49,6 +49,15 @@ class FreeParameters(eqx.Module):
         rows = table(self.free)
         values = [v for row in rows for v in [function(*row)] * row[1].size]
         return [values[i] for i in self.kept]
+
+    @property
+    def on_the_real_line(self) -> Bool[np.ndarray, " p"]:
+        """Which entries may be any number, so that raw and natural values agree."""
+
+        def free(_path: str, leaf: Array, constraint: AbstractConstraint) -> bool:
+            return isinstance(constraint, Real) or constraint.triangular(leaf)
+
+        return np.array(self.each(free))
 
     def at(self, raw: Float[Array, " p"]) -> Model:
         """The model with these values."""

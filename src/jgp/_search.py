@@ -22,7 +22,7 @@ MAX_BACKTRACKS = 25
 ROUNDING_UNITS = 100
 # Steps in a row that gain nothing above rounding, after which the search is at its end.
 MAX_IDLE_STEPS = 3
-# Longest step of any raw parameter: a factor of e³ in a positive one.
+# Longest step of a raw parameter that is not its own: e³ in a positive one.
 MAX_STEP = 3.0
 SUCCESSFUL = 0
 
@@ -67,7 +67,12 @@ Search = Generator[np.ndarray, Trial, RESULTS]
 
 
 def quasi_newton(
-    start: np.ndarray, accepted: list[Trial], *, max_steps: int, tolerance: float
+    start: np.ndarray,
+    accepted: list[Trial],
+    *,
+    max_steps: int,
+    tolerance: float,
+    limited: np.ndarray | bool = True,
 ) -> Search:
     """L-BFGS with a backtracking line search (Nocedal & Wright 2006, eq. 3.4).
 
@@ -76,6 +81,7 @@ def quasi_newton(
         accepted: Grows by each accepted trial, of falling values; the start is one.
         max_steps: Bound on steps.
         tolerance: On the gradient, see `Trial.small_gradient`.
+        limited: Which entries no step changes by more than `MAX_STEP`.
     """
     point = yield start
     if not point.usable:
@@ -94,7 +100,9 @@ def quasi_newton(
         gain = -float(direction @ point.gradient) / 2
         if not fresh and abs(gain) <= rounding:
             return RESULTS.successful
-        new = yield from _line_search(point, direction)
+        longest = float(np.max(np.abs(direction), where=limited, initial=0))
+        first = min(1.0, MAX_STEP / longest) if longest > 0 else 1.0
+        new = yield from _line_search(point, direction, first)
         if new is None and fresh:
             return RESULTS.stagnated
         restart = new is None or not new.curves_up_from(point)
@@ -109,14 +117,12 @@ def quasi_newton(
 
 
 def _line_search(
-    point: Trial, direction: np.ndarray
+    point: Trial, direction: np.ndarray, size: float
 ) -> Generator[np.ndarray, Trial, Trial | None]:
-    """A point with sufficient decrease, or None."""
+    """A point with sufficient decrease, from a step of this size down, or None."""
     slope = float(direction @ point.gradient)
     if not slope < 0:
         return None
-    longest = np.max(np.abs(direction))
-    size = min(1.0, MAX_STEP / longest)
     slack = 10 * np.finfo(point.raw.dtype).eps * max(1.0, abs(point.value))
     for _ in range(MAX_BACKTRACKS):
         new = yield point.raw + point.raw.dtype.type(size) * direction

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jgp import means
-from jgp._constraints import Real
 from jgp._free_parameters import FreeParameters
 from jgp._model import Model, trainable
 from jgp._process import GaussianProcess, IndependentProcess
@@ -76,11 +75,7 @@ def at_random(
     key: PRNGKeyArray,
 ) -> list[np.ndarray]:
     """Raw parameters about a start, lengthscales uniform in their logarithm."""
-
-    def still(_path, leaf, constraint):
-        return isinstance(constraint, Real) or constraint.triangular(leaf)
-
-    spread = np.where(parameters.each(still), 0.0, SPREAD)
+    spread = np.where(parameters.on_the_real_line, 0.0, SPREAD)
     long = np.array(parameters.each(lambda path, *_: path.endswith(".lengthscale")))
     low, high = np.log(RANGE)
     found = []
