@@ -58,6 +58,7 @@ def test_leaving_one_out_is_fitting_to_the_rest(name):
         np.testing.assert_allclose(got.log_prob[index], whole - evidence, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_missing_targets_are_predicted():
     model, mask = jgp.Model(*MODELS["two"]), np.ones((12, 2), bool)
     mask[3, 1] = False

@@ -138,6 +138,7 @@ def test_pain_11_deviations_are_the_roots_of_the_covariances():
     np.testing.assert_allclose(np.sqrt(variance), np.sqrt(joint), rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 @every_dtype
 def test_pain_13_noise_of_joint_predictions_is_on_the_diagonal(dtype):

@@ -149,6 +149,7 @@ def test_a_site_far_narrower_than_its_cavity():
         np.testing.assert_allclose(found.log_evidence, wanted, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_data_far_from_the_prior_mean():
     # Gaussian noise, in which EP is exact, about 100 times the prior's scale away.

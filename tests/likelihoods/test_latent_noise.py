@@ -111,6 +111,7 @@ def test_gradients_are_differences():
     assert abs(float(ends[0] - ends[1]) / 2e-4 - gradients[1][3]) < 1e-5
 
 
+@pytest.mark.slow
 def test_predictions_are_averages_over_the_latents():
     mixture = jnp.asarray([[MEAN, [1.0, 0.2]]])
     within = jnp.asarray([[COVARIANCE, np.zeros((2, 2))]])

@@ -68,6 +68,7 @@ def gaussian_runs():
     return jax.jit(jax.vmap(lambda k: run(log_ratio, slices(log_ratio), key=k)))(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.float32
 def test_gaussian_normaliser_has_no_bias():
     runs = gaussian_runs()
