@@ -197,8 +197,11 @@ def test_single_precision_search_does_not_spin_at_its_optimum():
     y = np.sin(2 * x[:, 0]) + 0.5 * x[:, 1] + 0.1 * generator.normal(size=60)
     kernel = 1.0 * kernels.SquaredExponential(np.ones(3))
     model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.1))
-    found = jgp.fit(model, np.float32(x), np.float32(y), max_steps=100, **QUIET)
-    assert bool(found.result == RESULTS.successful)
+    single = np.float32(x), np.float32(y)
+    found = jgp.fit(model, *single, max_steps=100, throw=False, **QUIET)
+    # The third input has no part in y: its lengthscale may run away.
+    ended = (RESULTS.successful, RESULTS.at_bound)
+    assert any(bool(found.result == result) for result in ended)
     # The optimum in double precision; the evidence's own error is a few 1e-3.
     assert abs(float(found.approximation.log_evidence) - 21.61767) < 5e-3
 
