@@ -95,6 +95,8 @@ def expectation_propagation(
     Anderson-accelerated, are tried first; if they do not converge a double loop does,
     which descends on the free energy (Heskes & Zoeter 2002; Opper & Winther 2005);
     `diagnostics` tells.
+    A likelihood that is not log-concave can have several fixed points, of different
+    evidence; which one is found depends on `init`, `power` and `schedule`.
     Differentiable to any order: the first derivative of `log_evidence` is explicit,
     everything else goes through the implicit derivative of the sites.
 
