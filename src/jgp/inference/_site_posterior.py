@@ -118,9 +118,10 @@ def site_posterior(
     linear = sites.linear - sites.times(prior_mean)
     strong = _strong(K, a)
     weights = _weights(K, linear, strong, a, factor)
-    deviation = apply_blocks(K, weights)
-    if not coupled:
-        deviation = jnp.where(strong, (linear - weights) / a, deviation)
+    if coupled:
+        deviation = apply_blocks(K, weights)
+    else:
+        deviation = _deviation(K, a, linear, weights)
     mean = prior_mean + deviation
 
     variance = jnp.sum(K * (root[:, :, None] * A_inverse), axis=1) / root
@@ -137,6 +138,17 @@ def site_posterior(
 def _strong(K: Float[Array, "C n n"], a: Float[Array, "n C"]) -> Bool[Array, "n C"]:
     """Where a site is more precise than the prior."""
     return a * jnp.diagonal(K, axis1=1, axis2=2).T > 1
+
+
+def _deviation(
+    K: Float[Array, "C n n"],
+    a: Float[Array, "n C"],
+    linear: Float[Array, "n C"],
+    weights: Float[Array, "n C"],
+) -> Float[Array, "n C"]:
+    """The mean Kb about m₀ of diagonal sites, by (ν' − b)/a where they are strong."""
+    by_prior = apply_blocks(K, weights)
+    return jnp.where(_strong(K, a), (linear - weights) / a, by_prior)
 
 
 def signed_posterior(
@@ -167,9 +179,7 @@ def signed_posterior(
     factor = SiteFactor(E - Y.mT @ Y, positive.factor.root, negative=Y)
     raised = apply_blocks(Q_root, positive.mean)
     weights = positive.weights + apply_blocks(Y.mT, raised)
-    deviation = jnp.where(
-        _strong(K, a), (linear - weights) / a, apply_blocks(K, weights)
-    )
+    deviation = _deviation(K, a, linear, weights)
     variance = jnp.diagonal(positive.covariance, axis1=1, axis2=2)
     variance = variance + jnp.sum(G**2, axis=1).T
     posterior = SitePosterior(
