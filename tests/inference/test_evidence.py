@@ -177,6 +177,53 @@ def test_temperatures_agree_with_long_runs_on_iris():
 
 
 @pytest.mark.slow
+def test_from_the_prior_with_sites_of_any_sign():
+    # Two points that disagree under Student's t: one of EP's precisions is negative.
+    x, y = np.array([0.0, 0.3]), np.array([-2.5, 2.5])
+    model = jgp.Model(
+        jgp.GaussianProcess(kernels.SquaredExponential(1.0)),
+        likelihoods.StudentT(3.0, 0.3),
+    )
+    found = jgp.expectation_propagation(model, x, y)
+    assert np.min(np.asarray(found.sites.precision)) < 0
+    grid = np.linspace(-7, 7, 1401)
+    f = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1)
+    K = np.asarray(model.process.covariance(found.x))[0]
+    log_joint = stats.multivariate_normal.logpdf(f, cov=K)
+    log_joint += np.sum(stats.t.logpdf(y, 3.0, loc=f, scale=0.3), axis=-1)
+    exact = np.log(np.sum(np.exp(log_joint)) * (grid[1] - grid[0]) ** 2)
+    estimate = jgp.evidence(
+        found,
+        key=jax.random.key(0),
+        method="smc",
+        start="prior",
+        num_particles=2048,
+    )
+    assert bool(estimate.result == RESULTS.successful)
+    assert float(estimate.standard_error) < 0.05
+    assert_agrees(estimate, exact, 0.0)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_slices_fit_where_the_particles_are():
+    # A slice about the powers of the sites, which are the posterior's, takes about three
+    # evaluations here.
+    data = iris("uci")
+    model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 10.0)
+    found = jgp.nested_ep(model, data.x, data.y)
+    estimate = jgp.evidence(
+        found,
+        key=jax.random.key(0),
+        method="smc",
+        start="prior",
+        num_particles=64,
+        num_moves=1,
+    )
+    assert np.all(np.asarray(estimate.diagnostics.num_evaluations) < 2.4)
+
+
+@pytest.mark.slow
 def test_poor_weights_are_followed_by_temperatures():
     # Sites a fiftieth as precise leave hardly more than the prior.
     approximation = on_the_toy("probit")

@@ -32,7 +32,7 @@ def normal(key):
 def slices(log_ratio, draw=normal, num_moves=2):
     """Elliptical slices about q as a move."""
 
-    def move(beta):
+    def move(beta, particles):
         def power(f):
             return beta * log_ratio(f)
 
@@ -50,7 +50,7 @@ def slices(log_ratio, draw=normal, num_moves=2):
     return move
 
 
-def still(beta):
+def still(beta, particles):
     """The move that compiles fastest."""
     return lambda particle, *, key: (particle, beta)
 

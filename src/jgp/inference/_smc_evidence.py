@@ -9,10 +9,12 @@ From the prior q = p(f) and r = p(y | f).
 
 Elliptical slices about any Gaussian g leave π_β invariant, with π_β/g for a likelihood
 (Nishihara, Murray & Adams 2014), and mix where that is nearly flat: about q itself, and
-on the way from the prior about p(f) ∏ᵢ tᵢ(fᵢ)^β, the likelihood replaced by the sites
-(about the prior they hardly move once the data say much). Positions are the latents f,
-as ellipses are linear in them: one product with K½ a slice, none for the points tried
-on it, and no inverse of K.
+on the way from the prior about p(f) exp β(a bᵀf − ½g (f − m)ᵀT(f − m)), with the
+likelihood replaced by the sites, which are that at a = g = 1. There m is the mean of q
+and b = K⁻¹(m − m₀); a and g are the regression of log p(y | f) on the two functions
+over the particles, as far from the posterior the likelihood curves more than the sites
+do. Positions are the latents f, as ellipses are linear in them: one product with K½ a
+slice, none for the points tried on it, and no inverse of K.
 """
 
 import math
@@ -37,13 +39,15 @@ from jgp.inference._site_posterior import (
     log_centred_sites,
     site_posterior,
 )
-from jgp.inference._sites import AbstractSites
+from jgp.inference._sites import AbstractSites, DiagonalSites, RankOneSites
 from jgp.sampling import elliptical_slice, smc
 
 # Latents of the particles that move at once. A batch waits for its slowest particle:
 # on a CPU wide ones gain less than that costs.
 CPU_CHUNK_SIZE, CHUNK_SIZE = 2**10, 2**20
 MAX_STEPS = 200
+# Of the sites', so that ellipses stay bounded where a regression goes wrong.
+LEAST_CURVATURE = 0.1
 
 
 class SMCDiagnostics(eqx.Module):
@@ -118,27 +122,27 @@ def smc_evidence(
         posterior = site_posterior(K, prior_mean, sites, root)
         return Gaussian(posterior.mean, root, sites, posterior)
 
-    sites = approximation.sites
-    if sites is not None:
+    def unchanged(beta: Array, particles: smc.Particle) -> Gaussian:
+        return q
+
+    q, log_normaliser, about = prior, jnp.zeros((), x.dtype), unchanged
+    if approximation.sites is not None:
         weights = cast(GaussianPosterior, approximation.posterior).weights
         mean = prior_mean + apply_blocks(K, weights)
-        sites = tempered(sites, weights, mean, temper)
-    if start == "prior" or sites is None:
-        q, log_normaliser = prior, jnp.zeros((), x.dtype)
-    else:
-        q = conditioned(sites)
-        assert q.posterior is not None
-        log_normaliser = centred_normaliser(prior_mean, q.posterior)
+        sites = tempered(approximation.sites, weights, mean, temper)
+        if start == "prior":
+
+            def about(beta: Array, particles: smc.Particle) -> Gaussian:
+                return conditioned(_regressed(beta, particles, sites, weights, mean))
+
+        else:
+            q = conditioned(sites)
+            assert q.posterior is not None
+            log_normaliser = centred_normaliser(prior_mean, q.posterior)
 
     def log_ratio(f):
         log_likelihood = jnp.sum(likelihood.log_probs(f, y))
         return log_likelihood - q.log_sites(f) + log_normaliser
-
-    def about(beta: Array) -> Gaussian:
-        if start != "prior" or sites is None:
-            return q
-        # The power of a site has both natural parameters times β.
-        return conditioned(jax.tree.map(lambda leaf: beta * leaf, sites))
 
     estimates = _runs(
         q,
@@ -172,10 +176,44 @@ def smc_evidence(
     )
 
 
+def _regressed(
+    beta: Array,
+    particles: smc.Particle,
+    sites: AbstractSites,
+    weights: Float[Array, "n C"],
+    mean: Float[Array, "n C"],
+) -> AbstractSites:
+    """Sites that stand for the likelihood's power β where the particles are.
+
+    A prior on a − 1 and g − 1 that weighs as much as two particles keeps the regression
+    on few of them from running away.
+    """
+
+    def features(f):
+        deviation = f - mean
+        curved = -jnp.sum(deviation * sites.times(deviation)) / 2
+        return jnp.stack([jnp.sum(weights * f), curved])
+
+    Z = jax.vmap(features)(particles.position)
+    Z = Z - jnp.mean(Z, axis=0, keepdims=True)
+    rest = particles.log_ratio - jnp.mean(particles.log_ratio) - jnp.sum(Z, axis=1)
+    scales = jnp.maximum(jnp.std(Z, axis=0), jnp.finfo(Z.dtype).tiny)
+    Z = Z / scales[None]
+    gram = Z.T @ Z + 2 * jnp.eye(2, dtype=Z.dtype)
+    a, g = 1 + jnp.linalg.solve(gram, Z.T @ rest) / scales
+    if not isinstance(sites, DiagonalSites | RankOneSites):
+        # K⁻¹ + cT is positive definite for c ≤ 1 whatever the signs in T.
+        g = jnp.minimum(g, 1 / beta)
+    g = jnp.maximum(g, LEAST_CURVATURE)
+    linear = beta * (a * weights + g * sites.times(mean))
+    replaced = (beta * g * sites.precision, linear)
+    return eqx.tree_at(lambda s: (s.precision, s.linear), sites, replaced)
+
+
 def _runs(
     q: Gaussian,
     log_ratio: Callable[[Array], Array],
-    about: Callable[[Array], Gaussian],
+    about: Callable[[Array, smc.Particle], Gaussian],
     key: PRNGKeyArray,
     ess_fraction: Array,
     *,
@@ -214,13 +252,13 @@ def _runs(
 def _slices(
     q: Gaussian,
     log_ratio: Callable[[Array], Array],
-    about: Callable[[Array], Gaussian],
+    about: Callable[[Array, smc.Particle], Gaussian],
     num_moves: int,
 ) -> smc.Move:
     """Elliptical slices about the Gaussian of each temperature."""
 
-    def move(beta):
-        gaussian = about(beta)
+    def move(beta, particles):
+        gaussian = about(beta, particles)
 
         def excess(f):
             # What the Gaussian has beyond q is no part of the likelihood of slices.

@@ -105,9 +105,11 @@ def step(
 
     Args:
         state: The state, from `init` or the step before.
-        move: `move(beta)`, called once a temperature, returns a kernel that leaves π_β
-            invariant: `kernel(particle, key=key)` returns a particle and an info, an
-            array or a pytree of arrays.
+        move: `move(beta, particles)`, called once a temperature, returns a kernel that
+            leaves π_β invariant: `kernel(particle, key=key)` returns a particle and an
+            info, an array or a pytree of arrays. It may learn from the particles, which
+            are stacked and weigh alike; as with temperatures, the bias of that is of
+            order 1/N.
         key: A typed random key.
         ess_fraction: As for `next_beta`.
         batch_size: Particles that move at once; all by default.
@@ -160,7 +162,7 @@ def rejuvenate(
     dtype = state.beta.dtype
     keys = jax.random.split(key, state.particles.log_ratio.shape[0])
 
-    kernel = move(state.beta)
+    kernel = move(state.beta, state.particles)
 
     def one(particle_and_key):
         particle, key = particle_and_key

@@ -30,9 +30,9 @@ class Particle(NamedTuple):
     log_ratio: Float[Array, "*num"]
 
 
-# Maps β to a kernel that leaves π_β invariant: a function of a particle, and a key by
-# keyword, to a particle and an info.
-Move = Callable[[Array], Callable[..., tuple[Particle, Any]]]
+# Maps β and the particles, stacked, to a kernel that leaves π_β invariant: a function
+# of a particle, and a key by keyword, to a particle and an info.
+Move = Callable[[Array, Particle], Callable[..., tuple[Particle, Any]]]
 
 
 def next_beta(
