@@ -50,6 +50,7 @@ LAYERS = {
         "_bayes_factor",
         "_bounds",
         "_checkpoint",
+        "_cross_validation",
         "_evaluator",
         "_fit",
         "_free_parameters",

@@ -11,6 +11,7 @@ from jgp._bayes_factor import log_bayes_factor as log_bayes_factor
 from jgp._coregionalised import CoregionalisedProcess as CoregionalisedProcess
 from jgp._coregionalised import coregionalised as coregionalised
 from jgp._correction import evidence_correction as evidence_correction
+from jgp._cross_validation import KFold as KFold
 from jgp._fit import Fit as Fit
 from jgp._fit import fit as fit
 from jgp._hyperparameter_draws import HyperparameterDraws as HyperparameterDraws

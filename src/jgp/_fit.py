@@ -20,21 +20,22 @@ import optax
 from jaxtyping import ArrayLike, Float, PRNGKeyArray
 from tqdm import tqdm
 
-from jgp import _starts
 from jgp._bounds import at_bounds
 from jgp._checkpoint import fingerprint
+from jgp._cross_validation import KFold
 from jgp._evaluator import Evaluator
 from jgp._free_parameters import check_inside, free_parameters
 from jgp._model import Model
-from jgp._objective import OBJECTIVES, problem
+from jgp._objective import OBJECTIVES, Verb, problem
 from jgp._results import RESULTS, InferenceError, InferenceWarning
 from jgp._runs import Restart, Run, drive
 from jgp._search import first_order, quasi_newton
 from jgp._standardize import standardized
+from jgp._starts import starts
 from jgp.inference import Approximation
 from jgp.inference._data import bounded, positive_integer
 
-STARTS = ("data", "model")
+INITS = ("data", "model")
 
 
 class History(eqx.Module):
@@ -87,7 +88,7 @@ def fit(
     y: Any,
     *,
     infer: Callable[..., Approximation] | None = None,
-    objective: str | Callable[[Approximation], Any] = "log_evidence",
+    objective: str | KFold | Callable[[Approximation], Any] = "log_evidence",
     optimizer: optax.GradientTransformation | None = None,
     init: str = "data",
     standardize: bool = False,
@@ -112,8 +113,9 @@ def fit(
         infer: The inference method, or a `functools.partial` of one; by default
             `exact` for Gaussian noise, `nested_ep` for the multinomial probit and
             `laplace` otherwise. Its sites start where those of the step before ended.
-        objective: "log_evidence", "leave_one_out" (the log predictive density) or any
-            function of an `Approximation` that can be differentiated.
+        objective: "log_evidence", "leave_one_out" (the log predictive density),
+            `KFold` of the data, or any function of an `Approximation` that can be
+            differentiated.
         optimizer: An optax chain, which takes `max_steps` steps unless the gradient
             vanishes; L-BFGS with a line search by default.
         init: "data" starts from the best of the model's own values and some that the
@@ -159,7 +161,7 @@ def fit(
     model = standardized(model, inputs, targets) if standardize else model
     positive_integer("max_steps", max_steps)
     positive_integer("restarts", restarts)
-    _check_choices(init, objective, optimizer, callback)
+    _check_choices(init, optimizer, callback)
     _check_key(key, restarts)
     path = _checked_path(checkpoint)
     bounded("checkpoint_every", checkpoint_every, 0.0, np.inf, np.float64)
@@ -168,9 +170,8 @@ def fit(
     bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
     parameters = free_parameters(model)
     check_inside(parameters)
-    score = OBJECTIVES[objective] if isinstance(objective, str) else objective
+    score = _score(objective, model, targets, verb)
     evaluator = Evaluator(parameters, inputs, targets, verb, score, vectorize)
-    starts = _start(evaluator, model, init, restarts, key)
 
     # What lies on the real line has the units of the data: no step is long.
     limited = ~parameters.on_the_real_line
@@ -181,24 +182,36 @@ def fit(
             return quasi_newton(start, accepted, limited=limited, **options)
         return first_order(start, accepted, optimizer, **options)
 
-    runs = [Run(search, raw, approximation) for raw, approximation in starts]
-    settings = getattr(score, "__name__", ""), optimizer is None
-    begun = [run.start for run in runs]
-    mark = fingerprint(parameters, inputs, targets, verb.options, begun, *settings)
+    begun = starts(evaluator, model, init, restarts, key)
+    runs = [Run(search, raw, approximation) for raw, approximation in begun]
+    points = [run.start for run in runs]
+    settings = getattr(score, "__name__", score), optimizer is None
+    mark = fingerprint(parameters, inputs, targets, verb.options, points, *settings)
     file = None if path is None else (path, mark, checkpoint_every)
     with tqdm(desc="fit", delay=2.0, disable=not progress, unit="step") as bar:
         interrupted = drive(runs, evaluator, bar, callback, file)
     return _finish(runs, evaluator, optimizer, interrupted, throw)
 
 
-def _check_choices(init: Any, objective: Any, optimizer: Any, callback: Any) -> None:
-    if init not in STARTS:
-        raise ValueError(f"init: got {init!r}, wanted one of {', '.join(STARTS)}.")
-    if not callable(objective) and objective not in OBJECTIVES:
+def _score(
+    objective: Any, model: Model, targets: Any, infer: Verb
+) -> Callable[[Approximation], Any]:
+    """What is maximised, of an approximation."""
+    if isinstance(objective, KFold):
+        return objective.objective(model, targets, infer)
+    if callable(objective):
+        return objective
+    if objective not in OBJECTIVES:
         raise ValueError(
-            f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)} or "
-            "a function of an Approximation."
+            f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)}, "
+            "a KFold, or a function of an Approximation."
         )
+    return OBJECTIVES[objective]
+
+
+def _check_choices(init: Any, optimizer: Any, callback: Any) -> None:
+    if init not in INITS:
+        raise ValueError(f"init: got {init!r}, wanted one of {', '.join(INITS)}.")
     if optimizer is not None and not hasattr(optimizer, "update"):
         raise ValueError(f"optimizer: got {optimizer!r}, wanted an optax chain.")
     if callback is not None and not callable(callback):
@@ -221,30 +234,6 @@ def _checked_path(checkpoint: Any) -> Path | None:
     if not path.parent.is_dir():
         raise ValueError(f"checkpoint: got {path}, wanted a path in a directory.")
     return path
-
-
-def _start(
-    evaluator: Evaluator, model: Model, init: str, restarts: int, key: Any
-) -> list[tuple[np.ndarray, Approximation]]:
-    """Raw parameters with the approximation there, of every search."""
-    own = np.asarray(evaluator.parameters.raw)
-    candidates = [own]
-    if init == "data":
-        suggested = _starts.from_data(model, evaluator.x, evaluator.y)
-        candidates.extend(np.asarray(free_parameters(m).raw) for m in suggested)
-    usable = [raw for raw in candidates if np.all(np.isfinite(raw))]
-    found = [(raw, *evaluator.cold(raw)) for raw in _distinct(usable)]
-    # The model's own values where nothing else is better.
-    raw, approximation, _ = max(found, key=lambda f: f[2])
-    starts = [(raw, approximation)]
-    if restarts > 1:
-        others = _starts.at_random(evaluator.parameters, raw, restarts - 1, key)
-        starts.extend((other, evaluator.cold(other)[0]) for other in others)
-    return starts
-
-
-def _distinct(candidates: list[np.ndarray]) -> list[np.ndarray]:
-    return list({c.tobytes(): c for c in candidates}.values())
 
 
 def _finish(

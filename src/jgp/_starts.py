@@ -17,9 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jgp import means
-from jgp._free_parameters import FreeParameters
+from jgp._evaluator import Evaluator
+from jgp._free_parameters import FreeParameters, free_parameters
 from jgp._model import Model, trainable
 from jgp._process import GaussianProcess, IndependentProcess
+from jgp.inference import Approximation
 from jgp.kernels import AbstractKernel, Constant, Power, Product, Scaled, Sum, Warped
 from jgp.kernels._stationary import AbstractStationary
 from jgp.likelihoods import AbstractGaussian
@@ -35,6 +37,30 @@ MAX_POINTS = 500
 RANGE = (0.03, 3.0)
 SPREAD = 1.0
 TRANSPARENT = (Sum, Product, Power, Scaled, GaussianProcess, IndependentProcess)
+
+
+def starts(
+    evaluator: Evaluator, model: Model, init: str, restarts: int, key: Any
+) -> list[tuple[np.ndarray, Approximation]]:
+    """Raw parameters with the approximation there, of every search."""
+    own = np.asarray(evaluator.parameters.raw)
+    candidates = [own]
+    if init == "data":
+        suggested = from_data(model, evaluator.x, evaluator.y)
+        candidates.extend(np.asarray(free_parameters(m).raw) for m in suggested)
+    usable = [raw for raw in candidates if np.all(np.isfinite(raw))]
+    found = [(raw, *evaluator.cold(raw)) for raw in _distinct(usable)]
+    # The model's own values where nothing else is better.
+    raw, approximation, _ = max(found, key=lambda f: f[2])
+    chosen = [(raw, approximation)]
+    if restarts > 1:
+        others = at_random(evaluator.parameters, raw, restarts - 1, key)
+        chosen.extend((other, evaluator.cold(other)[0]) for other in others)
+    return chosen
+
+
+def _distinct(candidates: list[np.ndarray]) -> list[np.ndarray]:
+    return list({c.tobytes(): c for c in candidates}.values())
 
 
 def from_data(model: Model, x: Array, y: Any) -> list[Model]:

@@ -207,8 +207,8 @@ def test_from_the_prior_with_sites_of_any_sign():
 @pytest.mark.long
 @pytest.mark.slow
 def test_slices_fit_where_the_particles_are():
-    # A slice about the powers of the sites, which are the posterior's, takes about three
-    # evaluations here.
+    # About the powers of the sites, which are the posterior's, a slice takes about
+    # three evaluations here.
     data = iris("uci")
     model = squared_exponentials(likelihoods.MultinomialProbit(3), [1.0] * 3, 10.0)
     found = jgp.nested_ep(model, data.x, data.y)

@@ -40,7 +40,7 @@ def test_weights_multiply_log_probabilities():
     np.testing.assert_allclose(weighted.log_probs(f, y), wanted, rtol=1e-6)
     one = Weighted(poisson, 0.3).log_prob(f[2], y[2])
     np.testing.assert_allclose(one, 0.3 * poisson.log_prob(f[2], y[2]), rtol=1e-6)
-    point = weighted.at_point(jnp.asarray(2))
+    point = weighted.at_points(jnp.asarray([2]))
     np.testing.assert_allclose(point.log_probs(f[2:], y[2:]), wanted[2:], rtol=1e-6)
     with pytest.raises(ValueError, match=r"weights: got shape \(3,\) for one point"):
         weighted.log_prob(f[0], y[0])

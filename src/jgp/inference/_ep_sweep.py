@@ -161,7 +161,7 @@ def sequential_sweep(
         c = 1 - eta * tau[i] * column[i]
         weight = nu[i] - tau[i] * mean[i]
         cavity = cavities_of(mean[i][None], column[i][None], weight[None], c[None], eta)
-        likelihood, y = problem.likelihood.at_point(i), problem.y[i][None]
+        likelihood, y = problem.likelihood.at_points(i[None]), problem.y[i][None]
         tilted = tilted_at(likelihood, y, problem.power, cavity)
         new = matched(tilted, cavity, eta, not problem.signed)
         new_tau, new_nu = (v[0] for v in new)

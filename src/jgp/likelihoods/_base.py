@@ -34,9 +34,9 @@ class AbstractLikelihood(eqx.Module):
         """Whether log p(y | f) is concave in f, for every y and every parameter."""
         return False
 
-    def at_point(self, index: Int[Array, ""]) -> "AbstractLikelihood":
-        """That of one data point alone; itself where points have no parameters."""
-        del index
+    def at_points(self, indices: Int[Array, " k"]) -> "AbstractLikelihood":
+        """That of some data points alone; itself where points have no parameters."""
+        del indices
         return self
 
     @property

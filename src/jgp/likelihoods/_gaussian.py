@@ -230,9 +230,9 @@ class FixedNoiseGaussian(AbstractGaussian):
                 "points, wanted a variance for each."
             )
 
-    def at_point(self, index: Int[Array, ""]) -> "FixedNoiseGaussian":
-        """That of one data point alone."""
-        return FixedNoiseGaussian(self.noise_variance[index][None])
+    def at_points(self, indices: Int[Array, " k"]) -> "FixedNoiseGaussian":
+        """That of some data points alone."""
+        return FixedNoiseGaussian(self.noise_variance[indices])
 
     def log_probs(self, f: Float[Array, "n C"], y: Array) -> Float[Array, " n"]:
         """Log N(yᵢ; fᵢ, σᵢ²) at every point."""

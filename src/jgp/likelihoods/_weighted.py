@@ -106,10 +106,10 @@ class Weighted(AbstractLikelihood):
         self.powers(x.shape[0])
         return Weighted(self.likelihood.at_data(x), self.weights)
 
-    def at_point(self, index: Int[Array, ""]) -> "Weighted":
-        """That of one data point alone."""
-        weights = self.weights[index][None] if self.weights.ndim else self.weights
-        return Weighted(self.likelihood.at_point(index), weights)
+    def at_points(self, indices: Int[Array, " k"]) -> "Weighted":
+        """That of some data points alone."""
+        weights = self.weights[indices] if self.weights.ndim else self.weights
+        return Weighted(self.likelihood.at_points(indices), weights)
 
     def observe(
         self, f: Float[Array, "n C"]
