@@ -57,6 +57,7 @@ LAYERS = {
         "_hyperparameter_draws",
         "_information",
         "_objective",
+        "_profile",
         "_runs",
         "_search",
         "_standardize",

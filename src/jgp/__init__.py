@@ -36,6 +36,8 @@ from jgp._parameters import to_real as to_real
 from jgp._process import GaussianProcess as GaussianProcess
 from jgp._process import IndependentProcess as IndependentProcess
 from jgp._process import independent as independent
+from jgp._profile import Profile as Profile
+from jgp._profile import profile as profile
 from jgp._results import RESULTS as RESULTS
 from jgp._results import InferenceError as InferenceError
 from jgp._results import InferenceWarning as InferenceWarning

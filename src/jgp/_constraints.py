@@ -26,6 +26,10 @@ class AbstractConstraint(eqx.Module):
         del value
         return False
 
+    def entrywise(self, value: Array) -> bool:
+        """Whether each entry of a value depends on its own raw entry alone."""
+        return not self.triangular(value)
+
     @property
     @abc.abstractmethod
     def description(self) -> str:
@@ -147,6 +151,10 @@ class Increasing(AbstractConstraint):
     def description(self) -> str:
         """The set in words."""
         return "finite numbers, each greater than the one before"
+
+    def entrywise(self, value: Array) -> bool:
+        """Only of a single number."""
+        return value.shape[-1] == 1
 
     def to_real(self, value: Array) -> Array:
         """The first number, then the logarithm of each difference."""

@@ -38,11 +38,11 @@ class FreeParameters(eqx.Module):
     @property
     def raw(self) -> Float[Array, " p"]:
         """The vector at the model's own values."""
-        return ravel_pytree(to_real(self.free))[0][np.asarray(self.kept)]
+        return ravel_pytree(to_real(self.free))[0][np.asarray(self.kept, int)]
 
     def _tree(self, raw: Float[Array, " p"]) -> PyTree:
         whole, unravel = ravel_pytree(to_real(self.free))
-        return unravel(whole.at[np.asarray(self.kept)].set(raw))
+        return unravel(whole.at[np.asarray(self.kept, int)].set(raw))
 
     def each(self, function: Callable[[str, Array, AbstractConstraint], Any]) -> list:
         """What a function of path, leaf and constraint says of each entry."""
@@ -66,7 +66,23 @@ class FreeParameters(eqx.Module):
     def natural(self, raw: Float[Array, " p"]) -> Float[Array, " p"]:
         """The natural values, entry by entry."""
         values, _ = ravel_pytree(from_real(self._tree(raw)))
-        return values[np.asarray(self.kept)]
+        return values[np.asarray(self.kept, int)]
+
+    def held(self, index: int, raw: float | np.floating) -> "FreeParameters":
+        """All but one entry, which has a raw value that nothing moves."""
+        values = self.raw.at[index].set(raw)
+        free = from_real(self._tree(values))
+
+        def others(entries: tuple) -> tuple:
+            return entries[:index] + entries[index + 1 :]
+
+        return FreeParameters(
+            free,
+            self.fixed,
+            others(self.names),
+            others(self.kept),
+            others(self.monotone),
+        )
 
     def log_jacobian(self, raw: Float[Array, " p"]) -> Float[Array, ""]:
         """log|∂natural/∂raw|."""
@@ -93,7 +109,7 @@ def free_parameters(model: Model) -> FreeParameters:
         for i in np.flatnonzero(counts):
             names.append(path if leaf.size == 1 else f"{path}[{i}]")
             kept.append(start + int(i))
-            monotone.append(not triangular)
+            monotone.append(constraint.entrywise(leaf))
         start += leaf.size
     return FreeParameters(free, fixed, tuple(names), tuple(kept), tuple(monotone))
 
