@@ -28,6 +28,7 @@ from benchmarks.data import DEFAULT_DIRECTORY
 from benchmarks.fit_one import FITS, PROBLEMS, friedman
 from benchmarks.report import markdown
 
+MODULES = {"scikit-learn": "sklearn", "GPyTorch": "gpytorch", "GPJax": "gpjax"}
 RESTARTS = 64
 
 
