@@ -23,6 +23,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
     0: {"_types", "_results"},
     1: {
+        "_archive",
         "_bessel",
         "_block_tridiagonal",
         "_lapack",

@@ -20,8 +20,8 @@ import optax
 from jaxtyping import ArrayLike, Float, PRNGKeyArray
 from tqdm import tqdm
 
+from jgp._archive import fingerprint
 from jgp._bounds import at_bounds
-from jgp._checkpoint import fingerprint
 from jgp._cross_validation import KFold
 from jgp._evaluator import Evaluator
 from jgp._free_parameters import check_inside, free_parameters

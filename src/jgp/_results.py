@@ -55,6 +55,15 @@ class RESULTS(eqx.Enumeration):
     bandwidth_too_small = (
         "More points lie within one support radius than `bandwidth` holds. Raise it."
     )
+    never_moved = (
+        "A chain stayed where it started. Start from where the density is finite, and "
+        "take smaller steps."
+    )
+    bound_exceeded = (
+        "The density exceeded its bound at a draw, so that no draw is from it. Raise "
+        "log_bound above the largest log ratio met, or take a proposal with heavier "
+        "tails."
+    )
     non_finite = (
         "A value became infinite or NaN. Check the scale of the data and of the "
         "hyperparameters, or work in float64."
@@ -74,6 +83,8 @@ SEVERITY = (
     RESULTS.undetermined,
     RESULTS.not_positive_definite,
     RESULTS.bandwidth_too_small,
+    RESULTS.never_moved,
+    RESULTS.bound_exceeded,
     RESULTS.non_finite,
 )
 

@@ -34,7 +34,7 @@ def by_hand(key, num_steps):
 
 @pytest.mark.float32
 def test_draws_are_those_of_a_loop(key):
-    chain = sampling.run(step, START, key=key, num_samples=4, num_warmup=2, thinning=3)
+    chain = sampling.scan(step, START, key=key, num_samples=4, num_warmup=2, thinning=3)
     positions = by_hand(key, 14)
     np.testing.assert_allclose(chain.draws, positions[[4, 7, 10, 13]], rtol=1e-5)
     # The infos of every step after warm-up, in order.
@@ -47,7 +47,7 @@ def test_draws_are_those_of_a_loop(key):
 @pytest.mark.float32
 def test_jit_and_vmap_change_nothing(key):
     def run(k):
-        return sampling.run(step, START, key=k, num_samples=5, num_warmup=1)
+        return sampling.scan(step, START, key=k, num_samples=5, num_warmup=1)
 
     keys = jax.random.split(key, 3)
     together = jax.jit(jax.vmap(run))(keys)
@@ -63,7 +63,7 @@ def test_collect_and_warmup_step(key):
         new, info = step(state, key=key)
         return new._replace(num_steps=state.num_steps + 100 * iteration), info
 
-    chain = sampling.run(
+    chain = sampling.scan(
         step,
         START,
         key=key,
@@ -80,7 +80,7 @@ def test_collect_and_warmup_step(key):
 
 @pytest.mark.float32
 def test_no_samples_return_the_state_after_warmup(key):
-    chain = sampling.run(step, START, key=key, num_samples=0, num_warmup=3, thinning=2)
+    chain = sampling.scan(step, START, key=key, num_samples=0, num_warmup=3, thinning=2)
     assert chain.draws.shape == (0,)
     assert chain.infos["noise"].shape == (0,)
     assert chain.state.num_steps == 3
@@ -93,4 +93,4 @@ def test_no_samples_return_the_state_after_warmup(key):
 def test_wrong_counts_are_refused(key, name, count, least):
     counts = {"num_samples": 1, "num_warmup": 1, "thinning": 1, name: count}
     with pytest.raises(ValueError, match=f"{name}: expected at least {least}, got"):
-        sampling.run(step, START, key=key, **counts)
+        sampling.scan(step, START, key=key, **counts)

@@ -32,7 +32,7 @@ def run(log_likelihood, draw, mean, start, *, key, **counts):
         elliptical_slice.step, log_likelihood=log_likelihood, draw=draw, mean=mean
     )
     state = elliptical_slice.init(start, log_likelihood)
-    return sampling.run(step, state, key=key, **counts)
+    return sampling.scan(step, state, key=key, **counts)
 
 
 def standard_errors(draws, expected):
@@ -169,7 +169,9 @@ def test_start_of_zero_likelihood_can_only_move_to_a_positive_one(key):
     def right(f):
         return jnp.where(f > 0, -f, -jnp.inf)
 
-    state = elliptical_slice.init(-1.0, right)
+    with pytest.raises(ValueError, match="log density at the start is -inf"):
+        elliptical_slice.init(-1.0, right)
+    state = jax.jit(lambda f: elliptical_slice.init(f, right))(-1.0)
     assert state.log_likelihood == -jnp.inf
     new, info = elliptical_slice.step(state, right, jax.random.normal, key=key)
     assert info.moved == (new.position > 0)

@@ -31,7 +31,7 @@ def run(log_density, propose, start, scale, *, key, **counts):
         metropolis.step, log_density=log_density, propose=propose, scale=scale
     )
     state = metropolis.init(start, log_density)
-    return sampling.run(step, state, key=key, **counts)
+    return sampling.scan(step, state, key=key, **counts)
 
 
 def standard_errors(draws, expected):
@@ -98,7 +98,9 @@ def test_chain_outside_the_support_waits_for_a_way_in(key):
     def right(x):
         return jnp.where(x > 0, -x, -jnp.inf)
 
-    state = metropolis.init(-1.0, right)
+    with pytest.raises(ValueError, match="log density at the start is -inf"):
+        metropolis.init(-1.0, right)
+    state = jax.jit(lambda f: metropolis.init(f, right))(-1.0)
     outside, info = metropolis.step(state, right, lambda k: 0.5, key=key)
     assert info.acceptance == 0.0
     assert outside.position == -1.0
@@ -124,7 +126,7 @@ def test_warmup_adapts_the_scale_to_the_target(key, start):
 
     state = (metropolis.init(jnp.zeros(2), log_density), jnp.asarray(start))
     chain = jax.jit(
-        lambda k: sampling.run(
+        lambda k: sampling.scan(
             step,
             state,
             key=k,

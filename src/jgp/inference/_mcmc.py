@@ -27,8 +27,7 @@ from jgp.inference._moves import (
 )
 from jgp.inference._nested_ep import nested_ep
 from jgp.likelihoods import MultinomialProbit
-from jgp.sampling import effective_sample_size, rhat
-from jgp.sampling import run as run_chain
+from jgp.sampling import effective_sample_size, rhat, scan
 
 SAMPLERS = ("elliptical_slice", "metropolis")
 # The default bound on R-hat − 1.
@@ -193,7 +192,7 @@ def _sample_posterior(
         return jnp.sum(likelihood.log_probs(f, y))
 
     run = functools.partial(
-        run_chain,
+        scan,
         num_samples=max_steps // thinning,
         num_warmup=num_warmup,
         thinning=thinning,

@@ -59,7 +59,7 @@ def elliptical_slice_chain(
 
     Args:
         log_ratio: The log density of the target over the ellipse's Gaussian.
-        run: `jgp.sampling.run` with its counts.
+        run: `jgp.sampling.scan` with its counts.
         about: The Gaussian.
         start: The first position.
         key: A PRNG key.

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from jgp import _lapack
 from jgp._linalg import apply_blocks, cholesky
 from jgp._results import RESULTS, unless
 from jgp.inference._approximation import Approximation
@@ -200,7 +201,7 @@ def _regressed(
     scales = jnp.maximum(jnp.std(Z, axis=0), jnp.finfo(Z.dtype).tiny)
     Z = Z / scales[None]
     gram = Z.T @ Z + 2 * jnp.eye(2, dtype=Z.dtype)
-    a, g = 1 + jnp.linalg.solve(gram, Z.T @ rest) / scales
+    a, g = 1 + _lapack.solve(gram, Z.T @ rest) / scales
     if not isinstance(sites, DiagonalSites | RankOneSites):
         # K⁻¹ + cT is positive definite for c ≤ 1 whatever the signs in T.
         g = jnp.minimum(g, 1 / beta)

@@ -1,13 +1,14 @@
-"""Running one chain of any sampler; several chains are a `vmap` over keys."""
+"""Running chains of any sampler: one compiled scan, or a long run in chunks."""
 
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import ArrayLike, PRNGKeyArray, PyTree
 
 
 class Chain(NamedTuple):
@@ -18,7 +19,7 @@ class Chain(NamedTuple):
     state: PyTree
 
 
-def run(
+def scan(
     step: Callable[..., tuple[Any, Any]],
     state: PyTree,
     *,
@@ -62,25 +63,92 @@ def run(
         if count < least:
             raise ValueError(f"{name}: expected at least {least}, got {count}.")
 
-    def warmup(state, iteration):
+    warm = step if warmup_step is None else warmup_step
+    state = warm_up(warm, state, key, 0, num_warmup, told=warmup_step is not None)
+    draws, infos, state = sample(
+        step, state, key, num_warmup, num_samples, thinning, collect
+    )
+    return Chain(draws, infos, state)
+
+
+def warm_up(
+    step: Callable[..., tuple[Any, Any]],
+    state: PyTree,
+    key: PRNGKeyArray,
+    start: ArrayLike,
+    num: int,
+    *,
+    told: bool,
+) -> PyTree:
+    """The state after steps start, …, start + num − 1, told their number if wanted."""
+
+    def advance(state, iteration):
         step_key = jax.random.fold_in(key, iteration)
-        if warmup_step is None:
-            return step(state, key=step_key)[0], None
-        return warmup_step(state, iteration, key=step_key)[0], None
+        numbered = (iteration,) if told else ()
+        return step(state, *numbered, key=step_key)[0], None
+
+    return lax.scan(advance, state, start + jnp.arange(num))[0]
+
+
+def sample(
+    step: Callable[..., tuple[Any, Any]],
+    state: PyTree,
+    key: PRNGKeyArray,
+    start: ArrayLike,
+    num: int,
+    thinning: int,
+    collect: Callable[[Any], Any],
+) -> tuple[PyTree, PyTree, PyTree]:
+    """Draws, the infos of every step from the one numbered `start`, and the state."""
 
     def advance(state, iteration):
         return step(state, key=jax.random.fold_in(key, iteration))
 
-    def sample(state, iterations):
+    def draw(state, iterations):
         state, infos = lax.scan(advance, state, iterations)
         return state, (collect(state), infos)
 
-    state, _ = lax.scan(warmup, state, jnp.arange(num_warmup))
-    iterations = num_warmup + jnp.arange(num_samples * thinning)
-    state, (draws, infos) = lax.scan(
-        sample, state, iterations.reshape(num_samples, thinning)
-    )
+    iterations = start + jnp.arange(num * thinning)
+    state, (draws, infos) = lax.scan(draw, state, iterations.reshape(num, thinning))
     infos = jax.tree.map(
-        lambda leaf: leaf.reshape(num_samples * thinning, *leaf.shape[2:]), infos
+        lambda leaf: leaf.reshape(num * thinning, *leaf.shape[2:]), infos
     )
-    return Chain(draws, infos, state)
+    return draws, infos, state
+
+
+@eqx.filter_jit
+def warmed(step, told, state, keys, start, num):
+    """`warm_up` of several chains."""
+
+    def one(state, key):
+        return warm_up(step, state, key, start, num, told=told)
+
+    return jax.vmap(one)(state, keys)
+
+
+@eqx.filter_jit
+def sampled(fixed, state, total, keys, start, num):
+    """`sample` of several chains, or what draws add to a total; for `run`."""
+    step, collect, update, thinning = fixed
+
+    def one(state, total, key):
+        if update is None:
+            draws, infos, state = sample(
+                step, state, key, start, num, thinning, collect
+            )
+            return state, total, draws, infos
+
+        def draw(carry, first):
+            state, total = carry
+            draws, infos, state = sample(step, state, key, first, 1, thinning, collect)
+            only = jax.tree.map(lambda leaf: leaf[0], draws)
+            return (state, update(total, only)), infos
+
+        firsts = start + thinning * jnp.arange(num)
+        (state, total), infos = lax.scan(draw, (state, total), firsts)
+        infos = jax.tree.map(
+            lambda leaf: leaf.reshape(num * thinning, *leaf.shape[2:]), infos
+        )
+        return state, total, None, infos
+
+    return jax.vmap(one)(state, total, keys)

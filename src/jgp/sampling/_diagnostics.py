@@ -1,18 +1,13 @@
-r"""Convergence of Markov chains and reliability of importance weights.
+r"""Convergence of Markov chains.
 
-Draws have shape (chains, draws, ...), log weights (draws, ...); trailing dimensions
-are examined one by one. A diagnostic that does not exist is NaN, which passes no
-threshold: of input that contains NaN, R-hat of draws that are all equal, and anything
-of weights that are all zero.
+Draws have shape (chains, draws, ...); trailing dimensions are examined one by one. A
+diagnostic that does not exist is NaN, which passes no threshold: of input that contains
+NaN, and R-hat of draws that are all equal.
 
 References:
     Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021, Rank-normalization, folding, and
     localization: an improved R-hat, Bayesian Analysis 16.
     Geyer 1992, Practical Markov chain Monte Carlo, Statistical Science 7.
-    Zhang & Stephens 2009, A new and efficient estimation method for the generalized
-    Pareto distribution, Technometrics 51.
-    Vehtari, Simpson, Gelman, Yao & Gabry 2024, Pareto smoothed importance sampling,
-    JMLR 25.
 """
 
 import functools
@@ -23,14 +18,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.special import logsumexp, ndtri
+from jax.scipy.special import betainc, ndtr, ndtri
 from jaxtyping import Array, ArrayLike, Float
 
 from jgp._types import as_float
 
 MIN_DRAWS = 4
-# With fewer points beyond the cutoff a generalised Pareto fit has no meaning.
-MIN_TAIL = 5
 
 
 def rhat(draws: Float[ArrayLike, "chains draws *dims"]) -> Float[Array, "*dims"]:
@@ -83,37 +76,42 @@ def mcse_mean(draws: Float[ArrayLike, "chains draws *dims"]) -> Float[Array, "*d
     return _mcse_mean(_checked(draws))
 
 
-def pareto_k(log_weights: Float[ArrayLike, "draws *dims"]) -> Float[Array, "*dims"]:
-    r"""The shape k̂ of a generalised Pareto fit to the largest importance weights.
-
-    Below $\min(1 - 1/\log_{10} S, 0.7)$ estimates from $S$ weights can be trusted;
-    above 1 not even their mean exists. The tail is the largest
-    $\min(S/5, 3\sqrt S)$ weights. With fewer than five of them above the cutoff (few
-    draws, or ties at the largest weight) there is no fit, and k̂ is infinite.
-
-    Args:
-        log_weights: Unnormalised log weights; −inf is a weight of zero.
-
-    Raises:
-        ValueError: If there are no weights.
-    """
-    return _pareto_k(_checked_weights(log_weights))
-
-
-def importance_ess(
-    log_weights: Float[ArrayLike, "draws *dims"],
+def mcse_quantile(
+    draws: Float[ArrayLike, "chains draws *dims"], probability: float
 ) -> Float[Array, "*dims"]:
-    """The effective sample size 1/Σw² of importance weights normalised to sum to 1.
+    """The Monte Carlo standard error of a quantile of all draws.
+
+    Half the distance between the draws whose places are one standard error of the
+    number below the quantile apart, to either side (Vehtari et al. 2021, §4.4).
 
     Args:
-        log_weights: Unnormalised log weights; −inf is a weight of zero.
+        draws: Draws of each chain, at least 4.
+        probability: Of which quantile, in (0, 1).
 
     Raises:
-        ValueError: If there are no weights.
+        ValueError: If there are fewer than two dimensions or four draws, or the
+            probability is none.
     """
-    log_weights = _checked_weights(log_weights)
-    total, squares = logsumexp(log_weights, 0), logsumexp(2 * log_weights, 0)
-    return jnp.exp(2 * total - squares)
+    if not 0 < probability < 1:
+        raise ValueError(f"probability: expected one in (0, 1), got {probability}.")
+    return _mcse_quantile(_checked(draws), float(probability))
+
+
+def autocorrelation(
+    draws: Float[ArrayLike, "chains draws *dims"],
+) -> Float[Array, "chains draws *dims"]:
+    """The autocorrelation of each chain at every lag, from 1 at lag 0.
+
+    By the biased autocovariance, whose estimates go to 0 with the lag; NaN for a chain
+    that does not move.
+
+    Args:
+        draws: Draws of each chain, at least 4.
+
+    Raises:
+        ValueError: If there are fewer than two dimensions or four draws.
+    """
+    return _autocorrelation(_checked(draws))
 
 
 def _checked(draws: ArrayLike) -> Array:
@@ -124,16 +122,6 @@ def _checked(draws: ArrayLike) -> Array:
             f"draws, got {draws.shape}."
         )
     return draws
-
-
-def _checked_weights(log_weights: ArrayLike) -> Array:
-    log_weights = as_float(log_weights)
-    if log_weights.ndim < 1 or log_weights.shape[0] < 1:
-        raise ValueError(
-            "log_weights: expected shape (draws, ...) with at least one draw, got "
-            f"{log_weights.shape}."
-        )
-    return log_weights
 
 
 def _over_chains(diagnostic: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -220,12 +208,16 @@ def _bulk_ess(x: Float[Array, "c d"]) -> Float[Array, ""]:
 
 
 def _tail_ess(x: Float[Array, "c d"]) -> Float[Array, ""]:
+    return jnp.minimum(_below_ess(x, 0.05), _below_ess(x, 0.95))
+
+
+def _below_ess(x: Float[Array, "c d"], probability: float) -> Float[Array, ""]:
+    """The effective sample size of whether draws lie below a quantile."""
     # Below an interpolated quantile lies what lies below the order statistic under it,
     # whose index is exact; the interpolation would round it away.
-    ordered = jnp.sort(x.ravel())
-    low, high = ((x.size - 1) * part // 20 for part in (1, 19))
-    below = [_split((x <= ordered[i]).astype(x.dtype)) for i in (low, high)]
-    return jnp.minimum(_split_ess(below[0]), _split_ess(below[1]))
+    index = math.floor((x.size - 1) * probability + 1e-9)
+    below = x <= jnp.sort(x.ravel())[index]
+    return _split_ess(_split(below.astype(x.dtype)))
 
 
 def _mean_ess(x: Float[Array, "c d"]) -> Float[Array, ""]:
@@ -240,50 +232,44 @@ def _effective_sample_size(draws: Array, kind: str) -> Array:
     return _over_chains(_ESS[kind])(draws)
 
 
+@functools.partial(jax.jit, static_argnums=1)
+def _mcse_quantile(draws: Array, probability: float) -> Array:
+    return _over_chains(functools.partial(_quantile_error, p=probability))(draws)
+
+
+def _quantile_error(x: Float[Array, "c d"], p: float) -> Float[Array, ""]:
+    ess, size = _below_ess(x, p), x.size
+    # One standard error of the share below, which is beta distributed.
+    a, b = ess * p + 1, ess * (1 - p) + 1
+    shares = (_beta_quantile(a, b, ndtr(jnp.asarray(z, x.dtype))) for z in (-1, 1))
+    low, high = (share * size - 1 for share in shares)
+    below = jnp.maximum(jnp.floor(low), 0).astype(int)
+    above = jnp.minimum(jnp.ceil(high), size - 1).astype(int)
+    ordered = jnp.sort(x.ravel())
+    return (ordered[above] - ordered[below]) / 2
+
+
+def _beta_quantile(a: Array, b: Array, probability: Array) -> Float[Array, ""]:
+    """By bisection, to the last bit."""
+
+    def halve(_, interval):
+        low, high = interval
+        middle = (low + high) / 2
+        under = betainc(a, b, middle) < probability
+        return jnp.where(under, middle, low), jnp.where(under, high, middle)
+
+    ends = (jnp.zeros_like(a), jnp.ones_like(a))
+    return lax.fori_loop(0, jnp.finfo(a.dtype).nmant + 8, halve, ends)[0]
+
+
+@jax.jit
+def _autocorrelation(draws: Array) -> Array:
+    batch_first = jnp.moveaxis(draws, (0, 1), (-2, -1))
+    covariance = jnp.vectorize(_autocovariance, signature="(c,d)->(c,d)")(batch_first)
+    return jnp.moveaxis(covariance / covariance[..., :1], (-2, -1), (0, 1))
+
+
 @jax.jit
 @_over_chains
 def _mcse_mean(x: Float[Array, "c d"]) -> Float[Array, ""]:
     return jnp.sqrt(_variance(x.ravel()) / _mean_ess(x))
-
-
-@jax.jit
-def _pareto_k(log_weights: Array) -> Array:
-    batch_first = jnp.moveaxis(log_weights, 0, -1)
-    return jnp.vectorize(_tail_shape, signature="(s)->()")(batch_first)
-
-
-def _tail_shape(log_weights: Float[Array, " s"]) -> Float[Array, ""]:
-    size, dtype = log_weights.size, log_weights.dtype
-    # ceil(min(S/5, 3√S)) in integers.
-    length = min(-(-size // 5), math.isqrt(9 * size - 1) + 1)
-    if length < MIN_TAIL:
-        return jnp.asarray(jnp.inf, dtype)
-    ordered = jnp.sort(log_weights - jnp.max(log_weights))
-    info = jnp.finfo(dtype)
-    # The reciprocal of an exceedance must not overflow.
-    cutoff = jnp.maximum(ordered[-length - 1], math.log(info.tiny / info.eps))
-    tail = ordered[-length:]
-    beyond = tail > cutoff
-    exceedances = jnp.where(beyond, -jnp.exp(tail) * jnp.expm1(cutoff - tail), 0.0)
-    count = jnp.sum(beyond)
-    shape = jnp.where(count < MIN_TAIL, jnp.inf, _pareto_fit(exceedances, count))
-    return jnp.where(jnp.any(jnp.isnan(ordered)), jnp.nan, shape)
-
-
-def _pareto_fit(x: Float[Array, " t"], count: Array) -> Float[Array, ""]:
-    """Posterior mean of the shape, given the last `count` of `x`, increasing.
-
-    The leading zeros of `x` are ties with the cutoff and add nothing to any sum. The
-    profile likelihood is that of Zhang & Stephens 2009, sec. 3, in b = −k/σ; the shape
-    is shrunk to 1/2 by a prior worth ten observations (Vehtari et al. 2024, app. G).
-    """
-    n = count.astype(x.dtype)
-    num_points = 30 + jnp.floor(jnp.sqrt(n))
-    index = jnp.arange(1, 31 + math.isqrt(x.size), dtype=x.dtype)
-    quartile = x[x.size - count + (count + 2) // 4 - 1]
-    b = 1 / x[-1] + (1 - jnp.sqrt(num_points / (index - 0.5))) / (3 * quartile)
-    k = jnp.sum(jnp.log1p(-b[:, None] * x[None, :]), axis=1) / n
-    log_profile = n * (jnp.log(-b / k) - k - 1)
-    weights = jax.nn.softmax(jnp.where(index <= num_points, log_profile, -jnp.inf))
-    shape = jnp.sum(jnp.log1p(-jnp.sum(weights * b) * x)) / n
-    return (n * shape + 10 * 0.5) / (n + 10)

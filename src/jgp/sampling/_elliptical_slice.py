@@ -17,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from jgp._types import as_float
-from jgp.sampling._target import evaluate, match
+from jgp.sampling._target import evaluate, evaluate_start, match
 
 
 class State(NamedTuple):
@@ -57,9 +57,12 @@ def init(position: PyTree, log_likelihood: Callable[[Any], Array]) -> State:
     Args:
         position: An array or a pytree of arrays, of any shapes.
         log_likelihood: Maps a position to a scalar; NaN counts as −inf.
+
+    Raises:
+        ValueError: If it is not finite at the start.
     """
     position = jax.tree.map(as_float, position)
-    return State(position, evaluate(log_likelihood, position))
+    return State(position, evaluate_start(log_likelihood, position))
 
 
 def step(

@@ -1,4 +1,4 @@
-r"""Random-walk Metropolis–Hastings for any log density, with a tunable scale.
+r"""Metropolis–Hastings for any log density: random walks, and any other proposal.
 
 References:
     Roberts, Gelman & Gilks 1997, Weak convergence and optimal scaling of random walk
@@ -6,6 +6,7 @@ References:
     Andrieu & Thoms 2008, A tutorial on adaptive MCMC, Statistics and Computing 18.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, PyTree
 
 from jgp._types import as_float
-from jgp.sampling._target import evaluate, match
+from jgp.sampling._target import evaluate, evaluate_start, match
 
 # The gain iteration^−DECAY: its sum diverges, so that any scale can be reached, and its
 # squares' sum converges, so that the scale settles (Robbins & Monro 1951).
@@ -41,9 +42,12 @@ def init(position: PyTree, log_density: Callable[[Any], Array]) -> State:
     Args:
         position: An array or a pytree of arrays, of any shapes.
         log_density: Maps a position to a scalar, up to a constant; NaN counts as −inf.
+
+    Raises:
+        ValueError: If it is not finite at the start.
     """
     position = jax.tree.map(as_float, position)
-    return State(position, evaluate(log_density, position))
+    return State(position, evaluate_start(log_density, position))
 
 
 def step(
@@ -73,17 +77,52 @@ def step(
         raise ValueError(
             f"scale must be a scalar: expected (), got {jnp.shape(scale)}."
         )
+
+    def walk(position, *, key):
+        increment = match(propose(key), position, "A proposal")
+        return jax.tree.map(
+            lambda f, d: f + jnp.asarray(scale, f.dtype) * d, position, increment
+        )
+
+    return step_by(state, log_density, walk, key=key)
+
+
+def step_by(
+    state: State,
+    log_density: Callable[[Any], Array],
+    propose: Callable[..., Any],
+    log_proposal: Callable[[Any, Any], Array] | None = None,
+    *,
+    key: PRNGKeyArray,
+) -> tuple[State, Info]:
+    """One step by any proposal, which leaves the target invariant.
+
+    Args:
+        state: The state of the chain, from `init` or the step before.
+        log_density: As for `step`.
+        propose: `propose(position, key=key)` draws a position to go to. One that looks
+            at no position makes an independence sampler.
+        log_proposal: `log_proposal(new, old)` is the log density of proposing `new` at
+            `old`, up to a constant; None for a symmetric proposal.
+        key: A typed random key.
+
+    Raises:
+        ValueError: If a proposal differs from the position in structure or shape, or
+            a log density is not scalar.
+    """
     key_propose, key_accept = jax.random.split(key)
-    walk = match(propose(key_propose), state.position, "A proposal")
-    position = jax.tree.map(
-        lambda f, d: f + jnp.asarray(scale, f.dtype) * d, state.position, walk
-    )
+    old = state.position
+    position = match(propose(old, key=key_propose), old, "A proposal")
     dtype = state.log_density.dtype
     value = evaluate(log_density, position).astype(dtype)
-    # The comparison is False for −inf − (−inf): from nowhere to nowhere is no move.
-    acceptance = jnp.where(
-        value > -jnp.inf, jnp.exp(jnp.minimum(value - state.log_density, 0.0)), 0.0
-    )
+    log_ratio = value - state.log_density
+    if log_proposal is not None:
+        forth = evaluate(functools.partial(log_proposal, position), old)
+        back = evaluate(functools.partial(log_proposal, old), position)
+        log_ratio = log_ratio + (back - forth).astype(dtype)
+    # From nowhere to nowhere (−inf − (−inf)) is no move, nor is to where nothing is.
+    possible = (value > -jnp.inf) & ~jnp.isnan(log_ratio)
+    acceptance = jnp.where(possible, jnp.exp(jnp.minimum(log_ratio, 0.0)), 0.0)
     accepted = jax.random.uniform(key_accept, dtype=dtype) < acceptance
     candidate = State(position, value)
     new = jax.tree.map(lambda a, b: jnp.where(accepted, a, b), candidate, state)

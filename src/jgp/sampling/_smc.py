@@ -31,9 +31,9 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
 from jgp._results import RESULTS, unless
 from jgp._types import as_float
-from jgp.sampling._diagnostics import importance_ess
 from jgp.sampling._target import evaluate
 from jgp.sampling._tempering import Move, Particle, in_batches, log_power, next_beta
+from jgp.sampling._weights import importance_ess
 
 
 class State(NamedTuple):

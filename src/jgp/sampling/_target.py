@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jgp._parameters import is_concrete
 from jgp._types import as_float
 
 
@@ -25,6 +26,24 @@ def evaluate(
             f"got {value.shape}."
         )
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+
+def evaluate_start(
+    log_density: Callable[[Any], Array], position: PyTree[Array]
+) -> Float[Array, ""]:
+    """The log density where a chain is to start.
+
+    Raises:
+        ValueError: where it is known not to be finite: a chain could stay there for
+            ever.
+    """
+    value = evaluate(log_density, position)
+    if is_concrete(value) and not jnp.isfinite(value):
+        raise ValueError(
+            f"position: the log density at the start is {value} (NaN counts as -inf), "
+            "expected a finite number."
+        )
+    return value
 
 
 def match(tree: PyTree, position: PyTree[Array], name: str) -> PyTree[Array]:

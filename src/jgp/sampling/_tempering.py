@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from jgp.sampling._diagnostics import importance_ess
+from jgp.sampling._weights import importance_ess
 
 # Halvings of the interval of the next temperature: enough for log ratios that vary by
 # 1e10 from particle to particle.
