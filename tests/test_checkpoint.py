@@ -27,11 +27,13 @@ np.save(sys.argv[2], np.array([*values, found.approximation.log_evidence]))
 """
 
 
-def fitted(checkpoint=None, **options):
+def fitted(checkpoint=None, *, kernel=None, prior=None, **options):
     x = np.linspace(0, 1, 20)
     y = np.sin(6 * x) + 0.3 * np.cos(40 * x)
-    kernel = 1.0 * kernels.SquaredExponential(0.5)
+    kernel = 1.0 * (kernels.SquaredExponential(0.5) if kernel is None else kernel)
     model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.1))
+    if prior is not None:
+        model = jgp.with_prior(model, lambda m: m.process.kernel.kernel, prior)
     settings = {"restarts": 3, "key": jax.random.key(1), "checkpoint_every": 0.0}
     settings |= {"throw": False, "progress": False, "checkpoint": checkpoint}
     return jgp.fit(model, x, y, **(settings | options))
@@ -76,6 +78,14 @@ def test_another_fits_file_is_refused(tmp_path):
         fitted(path, max_steps=3)
     with pytest.raises(ValueError, match=r"checkpoint: got .*of another fit"):
         fitted(path, objective="leave_one_out")
+    path.unlink()
+    fitted(path, objective=lambda found: found.log_evidence)
+    with pytest.raises(ValueError, match="of another objective, prior or method"):
+        fitted(path, objective=lambda found: 2 * found.log_evidence)
+    with pytest.raises(ValueError, match="of another fit"):
+        fitted(path, kernel=kernels.Matern12(0.5))
+    with pytest.raises(ValueError, match="of another fit"):
+        fitted(path, prior=jgp.priors.LogNormal(0.1, 0.1))
     path.unlink()
     options = {"restarts": 1, "max_steps": 4, "init": "model"}
     fitted(path, optimizer=optax.adam(0.1), **options)

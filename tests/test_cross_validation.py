@@ -143,3 +143,15 @@ def test_bad_input_is_named(key):
         jgp.KFold(2, key=key).log_prob(regression(), X, Y, infer=masked)
     with pytest.raises(ValueError, match="objective: got 'k_fold', wanted one of"):
         jgp.fit(regression(), X, Y, objective="k_fold")
+
+
+@pytest.mark.slow
+def test_a_second_fit_compiles_nothing(key, compilations):
+    def fit(y):
+        fold = jgp.KFold(4, key=key)
+        jgp.fit(regression(), X, y, objective=fold, progress=False, throw=False)
+
+    fit(Y)
+    with compilations() as count:
+        fit(Y + 0.01 * X)
+    assert count() == 0

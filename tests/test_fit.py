@@ -527,3 +527,20 @@ def test_a_mean_in_large_units_is_at_no_bound():
     fitted = jgp.fit(model, x, targets, init="model", throw=False, **QUIET)
     assert float(fitted.model.process.mean_function.value) > 4e4
     assert not any("value" in words for words in fitted.at_bound)
+
+
+def test_wide_bounds_leave_starts_from_the_data():
+    model, x, y = regression()
+    wide = jgp.bound(model, lambda m: m.process.kernel.kernel, 1e-5, 1e5)
+    wide = jgp.bound(wide, lambda m: m.likelihood, 1e-8, 1e5)
+    found = jgp.fit(wide, x, y, throw=False, **QUIET)
+    best = float(fitted_regression().approximation.log_evidence)
+    assert float(found.approximation.log_evidence) > best - 1e-3
+
+
+def test_what_is_tied_has_one_domain():
+    model, *_ = regression()
+    mean = means.Constant(0.5)
+    model = eqx.tree_at(lambda m: m.process.mean_function, model, mean)
+    with pytest.raises(ValueError, match="of one shape and domain"):
+        jgp.tie(model, lambda m: (m.process.mean_function, m.process.kernel.kernel))

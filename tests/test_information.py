@@ -143,3 +143,28 @@ def test_the_mask_of_a_method_is_that_of_the_information():
             ValueError, match=r"infer: got (exact|func).*wanted a method"
         ):
             jgp.fisher_information(model, x, y, infer=wrong)
+
+
+def test_a_method_that_failed_is_told():
+    y = (Y > 0).astype(int)
+    model = jgp.Model(
+        jgp.GaussianProcess(4.0 * kernels.SquaredExponential(0.5)),
+        likelihoods.BernoulliLogit(),
+    )
+    infer = functools.partial(jgp.laplace, max_steps=1)
+    got = jgp.fisher_information(model, X, y, infer=infer)
+    assert got.result == jgp.RESULTS.max_steps_reached
+
+
+def test_priors_are_information_too():
+    """White noise of variance v: n/2 and the prior's 1/s² in log v, at its mode."""
+    process = jgp.GaussianProcess(kernels.Constant(0.0))
+    model = jgp.Model(process, likelihoods.Gaussian(np.mean(Y**2)))
+    model = jgp.freeze(model, lambda m: m.process)
+    spread = 0.3
+    # The density of v itself: −log v more than of log v, which has no curvature there.
+    prior = jgp.priors.LogNormal(float(np.mean(Y**2)), spread)
+    got = jgp.fisher_information(
+        jgp.with_prior(model, lambda m: m.likelihood, prior), X, Y
+    )
+    np.testing.assert_allclose(got.information, [[20 + 1 / spread**2]], rtol=1e-12)

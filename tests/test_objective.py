@@ -109,3 +109,14 @@ def test_log_jacobians_are_those_of_autodiff(constraint, raw):
     J = jax.jacfwd(natural)(flat[chosen])
     expected = np.linalg.slogdet(np.atleast_2d(J))[1]
     np.testing.assert_allclose(constraint.log_jacobian(raw), expected, rtol=1e-12)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("raw", [-200.0, -44.0, 0.0, 44.0, 200.0])
+def test_jacobian_of_an_interval_far_out(raw):
+    interval = Interval(1.0, 3.0)
+    value, gradient = jax.value_and_grad(interval.log_jacobian)(jnp.asarray(raw))
+    wanted = np.log(2) - abs(raw) - 2 * np.log1p(np.exp(-abs(raw)))
+    np.testing.assert_allclose(value, wanted, rtol=1e-6)
+    np.testing.assert_allclose(gradient, -np.tanh(raw / 2), rtol=1e-6)
+    assert np.isfinite(jax.grad(interval.from_real)(jnp.asarray(raw)))

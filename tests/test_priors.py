@@ -93,3 +93,7 @@ def test_priors_of_a_model():
         jgp.with_prior(model, lambda m: m.likelihood, 3)
     with pytest.raises(ValueError, match=r"frozen: got '.process.lengthscale'"):
         jgp.Model(process, likelihoods.Gaussian(0.1), (".process.lengthscale",))
+
+
+def test_half_normal_is_nowhere_below_zero():
+    assert priors.HalfNormal(1.0)(jnp.asarray(-1.0)) == -jnp.inf

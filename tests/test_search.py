@@ -100,3 +100,16 @@ def test_a_start_that_fails_ends_at_once():
         result, trials = run(search, lambda v: v[0] ** 2, lambda raw: False)
         assert bool(result == SEVERITY[FAILED])
         assert len(trials) == 1
+
+
+@pytest.mark.parametrize("wall", np.linspace(-2.5, 0.5, 13))
+def test_is_not_successful_where_failures_kept_it_from_the_minimum(wall):
+    accepted = []
+    search = quasi_newton(np.array([1.0, 2.0]), accepted, **OPTIONS)
+    result, _ = run(
+        search,
+        lambda v: 30 * ((v[0] + 3) ** 2 + v[1] ** 2 + v[0] * v[1]),
+        lambda raw: raw[0] > wall,
+    )
+    assert np.max(np.abs(accepted[-1].gradient)) > 1
+    assert not bool(result == RESULTS.successful)

@@ -1,11 +1,14 @@
 """A fit of standardised data, in the units of the data."""
 
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jgp
 from jgp import kernels, likelihoods, means, priors
+from jgp._standardize import standardized
 
 RNG = np.random.default_rng(2)
 X = np.column_stack([RNG.uniform(1000, 1030, 15), RNG.uniform(-1e-3, 1e-3, 15)])
@@ -75,3 +78,46 @@ def test_what_cannot_be_standardised():
     points = jnp.asarray([[0.0, 0.0], [1.0, 1.0]])
     with pytest.raises(ValueError, match="standardize: got a kernel of derivatives"):
         jgp.fit(model, points, [0.0, 1.0], standardize=True, **QUIET)
+
+
+def test_missing_targets_count_for_nothing():
+    mask = np.arange(15) % 3 > 0
+    infer = functools.partial(jgp.exact, mask=mask)
+    model = regression(0.05 * Y.var())
+    found = jgp.fit(model, X, Y, infer=infer, standardize=True, max_steps=1, **QUIET)
+    mean = found.model.process.mean_function
+    np.testing.assert_allclose(mean.offset, Y[mask].mean(), rtol=1e-12)
+    np.testing.assert_allclose(mean.scale, Y[mask].std(), rtol=1e-9)
+
+
+def test_starts_from_the_data_are_those_of_standardised_data():
+    # At the model's own start all is noise.
+    options = {"progress": False, "throw": False}
+    found = jgp.fit(regression(1e3 * Y.var()), X, Y, standardize=True, **options)
+    alone = jgp.fit(regression(1e3), Z, T, **options)
+    start, other = np.exp(found.restarts[0].start), np.exp(alone.restarts[0].start)
+    other[-1] *= Y.var()
+    np.testing.assert_allclose(start, other, rtol=1e-6)
+    assert found.restarts[0].value > -len(Y) * np.log(Y.std()) - 25
+
+
+@pytest.mark.float32
+def test_a_column_without_variation_is_only_centred():
+    dtype = jnp.result_type(float)
+    x = np.column_stack([Z[:, 0], np.full(15, 1000.1)]).astype(dtype)
+    y = np.full(15, 7.7, dtype)
+    model = standardized(regression(0.1), jnp.asarray(x), jnp.asarray(y))
+    to_standard = model.process.kernel.kernel.map
+    assert to_standard.scale[1] == 1
+    assert model.process.mean_function.scale == 1
+
+
+def test_twice_and_outputs_of_other_units_are_refused():
+    model = regression(0.05 * Y.var())
+    found = jgp.fit(model, X, Y, standardize=True, max_steps=1, **QUIET)
+    with pytest.raises(ValueError, match="standardised already"):
+        jgp.fit(found.model, X, Y, standardize=True, **QUIET)
+    process = jgp.independent(kernels.Matern52(1.0), num_latents=2)
+    model = jgp.Model(process, likelihoods.Gaussian(0.1))
+    with pytest.raises(ValueError, match="outputs have units of their own"):
+        jgp.fit(model, X, np.column_stack([Y, T]), standardize=True, **QUIET)

@@ -136,8 +136,12 @@ class Interval(AbstractConstraint):
 
     def from_real(self, raw: Array) -> Array:
         """The logistic function, scaled to the interval."""
-        share = 1 / (1 + jnp.exp(-raw))
-        return self.low + (self.high - self.low) * share
+        return self.low + (self.high - self.low) * jax.nn.sigmoid(raw)
+
+    def log_jacobian(self, raw: Array) -> Array:
+        """Of the logistic function, where its slope underflows too."""
+        slopes = -jax.nn.softplus(raw) - jax.nn.softplus(-raw)
+        return jnp.sum(slopes + math.log(self.high - self.low))
 
     def contains(self, value: Any) -> Any:
         """Whether each entry is above `low` and not above `high`."""

@@ -52,7 +52,7 @@ class Evaluator:
                 f"infer: got a function that returns {type(found).__name__}, wanted "
                 "one that returns an Approximation."
             )
-        score = self.score(found)
+        score = _scored(self.score, found)
         if np.shape(score) != () or not np.isrealobj(score) or score is None:
             raise ValueError(
                 f"objective: got a function that returns {score!r}, wanted a number."
@@ -105,6 +105,11 @@ class Evaluator:
             one = eqx.combine(jax.tree.map(lambda leaf, i=i: leaf[i], arrays), rest)
             results.append(_trial(raw, host[0][i], host[1][i], one))
         return results
+
+
+@eqx.filter_jit
+def _scored(score: Callable[[Approximation], Any], found: Approximation) -> Any:
+    return score(found)
 
 
 def _trial(raw, value, gradient, approximation) -> tuple[Trial, Approximation]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import ArrayLike, Float, PRNGKeyArray
@@ -158,7 +159,9 @@ def fit(
         InferenceWarning: for parameters that ran to a bound, and failed restarts.
     """
     model, inputs, targets, verb = problem(model, x, y, infer)
-    model = standardized(model, inputs, targets) if standardize else model
+    mask = verb.options.get("mask")
+    shown = targets if mask is None else jnp.where(mask, targets, jnp.nan)
+    model = standardized(model, inputs, shown) if standardize else model
     positive_integer("max_steps", max_steps)
     positive_integer("restarts", restarts)
     _check_choices(init, optimizer, callback)
@@ -182,11 +185,12 @@ def fit(
             return quasi_newton(start, accepted, limited=limited, **options)
         return first_order(start, accepted, optimizer, **options)
 
-    begun = starts(evaluator, model, init, restarts, key)
+    begun = starts(evaluator, model, shown, init, restarts, key)
     runs = [Run(search, raw, approximation) for raw, approximation in begun]
     points = [run.start for run in runs]
-    settings = getattr(score, "__name__", score), optimizer is None
-    mark = fingerprint(parameters, inputs, targets, verb.options, points, *settings)
+    mark = fingerprint(
+        parameters, inputs, targets, verb, score, points, optimizer is None
+    )
     file = None if path is None else (path, mark, checkpoint_every)
     with tqdm(desc="fit", delay=2.0, disable=not progress, unit="step") as bar:
         interrupted = drive(runs, evaluator, bar, callback, file)
@@ -248,7 +252,13 @@ def _finish(
     best = max(runs, key=lambda run: run.value)
     result = best.result
     steps_taken = optimizer is not None and bool(result == RESULTS.max_steps_reached)
-    failed = not (bool(result == RESULTS.successful) or steps_taken or interrupted)
+    ended = bool(result == RESULTS.successful)
+    stuck = bool(result == RESULTS.stagnated)
+    bounds = at_bounds(best, evaluator) if ended or stuck or steps_taken else ()
+    if bounds and (ended or stuck):
+        # Where a parameter runs to its bound inference may fail before it is there.
+        ended, result = True, RESULTS.at_bound
+    failed = not (ended or steps_taken or interrupted)
     if throw and failed:
         largest = np.max(np.abs(best.best.gradient))
         raise InferenceError(
@@ -265,16 +275,12 @@ def _finish(
             InferenceWarning,
             stacklevel=3,
         )
-    bounds = () if failed else at_bounds(best, evaluator)
-    if bounds:
-        if bool(result == RESULTS.successful):
-            result = RESULTS.at_bound
-        if throw:
-            warnings.warn(
-                f"fit: at bound: {'; '.join(bounds)}. {RESULTS[RESULTS.at_bound]}",
-                InferenceWarning,
-                stacklevel=3,
-            )
+    if bounds and throw:
+        warnings.warn(
+            f"fit: at bound: {'; '.join(bounds)}. {RESULTS[RESULTS.at_bound]}",
+            InferenceWarning,
+            stacklevel=3,
+        )
     way = best.accepted or [best.best]
     history = History(
         np.array([-t.value for t in way]),

@@ -3,8 +3,8 @@ r"""How well the data determine the hyperparameters: the observed Fisher informa
 At a maximum of the log evidence in raw parameters φ (logarithms of positive ones) the
 curvature −∂²log p(y)/∂φ∂φᵀ is the observed information, its inverse the covariance of
 the Gaussian approximation to their posterior under a flat prior in φ (Rasmussen &
-Williams 2006, §5.4.1; MacKay 1999). On the natural scale θ(φ) it is J C Jᵀ,
-J = dθ/dφ, by the delta method.
+Williams 2006, §5.4.1; MacKay 1999). A model with priors has their log density added. On
+the natural scale θ(φ) it is J C Jᵀ, J = dθ/dφ, by the delta method.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ from jaxtyping import Array, ArrayLike, Float
 
 from jgp._free_parameters import FreeParameters, free_parameters
 from jgp._linalg import cholesky, inverse_from_factor
-from jgp._model import Model
+from jgp._model import Model, log_prior
 from jgp._objective import Verb, log_evidence, problem
-from jgp._results import RESULTS, unless
+from jgp._results import RESULTS, unless, worst
 from jgp.inference import Approximation
 from jgp.likelihoods._predictive import check_level
 
@@ -38,8 +38,8 @@ class Information(eqx.Module):
         raw_covariance: Their covariance: of logarithms, for positive parameters.
         covariance: That of the natural ones.
         gradient: ∂log p(y)/∂φ, 0 at a maximum.
-        result: `not_positive_definite` where the evidence has no maximum in all
-            directions; then the covariances are NaN.
+        result: How inference ended, and `not_positive_definite` where the evidence has
+            no maximum in all directions; then the covariances are NaN.
         parameters: The trainable parameters: of a triangular or symmetric matrix the
             lower triangle.
     """
@@ -113,10 +113,12 @@ def fisher_information(
 def _information(parameters: FreeParameters, x, y, infer: Verb) -> Information:
     raw = parameters.raw
 
-    def evidence(raw):
-        return log_evidence(infer(parameters.at(raw), x, y))
+    def objective(raw):
+        model = parameters.at(raw)
+        return log_evidence(infer(model, x, y)) + log_prior(model)
 
-    gradient = jax.grad(evidence)
+    reached = infer(parameters.at(raw), x, y).result
+    gradient = jax.grad(objective)
     information = -jax.jacfwd(gradient)(raw)
     information = (information + information.T) / 2
     lower, added, ok = cholesky(information)
@@ -132,6 +134,6 @@ def _information(parameters: FreeParameters, x, y, infer: Verb) -> Information:
         covariance,
         J @ covariance @ J.T,
         gradient(raw),
-        unless(ok, RESULTS.not_positive_definite),
+        worst(reached, unless(ok, RESULTS.not_positive_definite)),
         parameters,
     )

@@ -170,19 +170,22 @@ def tie(model: Model, where: Callable[[Any], Any]) -> Model:
 
     Args:
         model: A model.
-        where: Selects leaves or subtrees, as for `freeze`, of one shape.
+        where: Selects leaves or subtrees, as for `freeze`, of one shape and domain.
 
     Raises:
-        ValueError: if `where` selects fewer than two leaves, some of another shape,
-            some that are tied already, or after the first one that is frozen, bounded
-            or has a prior.
+        ValueError: if `where` selects fewer than two leaves, some of another shape or
+            domain, some that are tied already, or after the first one that is frozen,
+            bounded or has a prior.
     """
     paths = tuple(dict.fromkeys(where_paths(model, where)))
     shapes = {leaf.shape for path, leaf, _ in table(model) if path in paths}
-    if len(paths) < 2 or len(shapes) > 1:
+    unbounded = table(dataclasses.replace(model, bounds=()))
+    domains = {c.description for path, _, c in unbounded if path in paths}
+    if len(paths) < 2 or len(shapes) > 1 or len(domains) > 1:
         raise ValueError(
-            f"where: got {', '.join(paths)} of shapes {sorted(shapes)}, wanted at "
-            "least two leaves of one shape."
+            f"where: got {', '.join(paths)} of shapes {sorted(shapes)}, "
+            f"{' or '.join(sorted(domains))}, wanted at least two leaves of one shape "
+            "and domain."
         )
     if any(path in group for group in model.tied for path in paths):
         raise ValueError(

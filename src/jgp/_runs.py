@@ -131,6 +131,11 @@ def drive(
         states = [(run.warm, run.approximation) for run in runs]
         loaded = _checkpoint.load(file[0], file[1], states)
         for run, (trials, state) in zip(runs, loaded, strict=True):
+            if trials and not _same_objective(run, trials[0], evaluator):
+                raise ValueError(
+                    f"checkpoint: got {file[0]}, which is of another objective, prior "
+                    "or method. Delete it, or pass another path."
+                )
             for trial in trials:
                 if run.wanted is None or not np.array_equal(trial.raw, run.wanted):
                     raise ValueError(
@@ -173,6 +178,16 @@ def drive(
         return True
     finally:
         write()
+
+
+def _same_objective(run: Run, first: Trial, evaluator: Evaluator) -> bool:
+    """Whether the first recorded trial is what is found there now."""
+    if run.wanted is None or not np.array_equal(first.raw, run.wanted):
+        # The replay says what is wrong.
+        return True
+    value = evaluator.at(run.wanted, run.warm)[0].value
+    tolerance = 1e4 * float(np.finfo(first.raw.dtype).eps)
+    return bool(np.isclose(value, first.value, tolerance, tolerance, equal_nan=True))
 
 
 def _in_batches(runs: list[Run], evaluator: Evaluator, told: Callable) -> bool:

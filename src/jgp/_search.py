@@ -89,10 +89,14 @@ def quasi_newton(
     accepted.append(point)
     memory = lbfgs_memory(jnp.asarray(point.raw))
     fresh, eps, idle = True, float(np.finfo(point.raw.dtype).eps), 0
+    walled = False
     while True:
         rounding = ROUNDING_UNITS * eps * max(1.0, abs(point.value))
-        if point.small_gradient(tolerance) or idle == MAX_IDLE_STEPS:
+        if point.small_gradient(tolerance):
             return RESULTS.successful
+        if idle == MAX_IDLE_STEPS:
+            # Steps kept short by failures say nothing of an optimum.
+            return RESULTS.stagnated if walled else RESULTS.successful
         if len(accepted) > max_steps:
             return RESULTS.max_steps_reached
         direction, memory = lbfgs_direction(point.gradient, memory, point.raw)
@@ -102,12 +106,12 @@ def quasi_newton(
             return RESULTS.successful
         longest = float(np.max(np.abs(direction), where=limited, initial=0))
         first = min(1.0, MAX_STEP / longest) if longest > 0 else 1.0
-        new = yield from _line_search(point, direction, first)
+        new, failed = yield from _line_search(point, direction, first)
         if new is None and fresh:
             return RESULTS.stagnated
         restart = new is None or not new.curves_up_from(point)
         gained = new is not None and point.value - new.value > rounding
-        idle = 0 if gained else idle + 1
+        idle, walled = (0, False) if gained else (idle + 1, walled or failed)
         if new is not None:
             point = new
             accepted.append(new)
@@ -118,23 +122,28 @@ def quasi_newton(
 
 def _line_search(
     point: Trial, direction: np.ndarray, size: float
-) -> Generator[np.ndarray, Trial, Trial | None]:
-    """A point with sufficient decrease, from a step of this size down, or None."""
+) -> Generator[np.ndarray, Trial, tuple[Trial | None, bool]]:
+    """A point with sufficient decrease, from a step of this size down, or None.
+
+    And whether inference failed on the way.
+    """
     slope = float(direction @ point.gradient)
     if not slope < 0:
-        return None
+        return None, False
+    failed = False
     slack = 10 * np.finfo(point.raw.dtype).eps * max(1.0, abs(point.value))
     for _ in range(MAX_BACKTRACKS):
         new = yield point.raw + point.raw.dtype.type(size) * direction
         if new.usable and new.value <= point.value + ARMIJO * size * slope + slack:
-            return new
+            return new, failed
+        failed = failed or not new.usable
         shrink = 0.25
         if new.usable:
             # The minimum of the parabola through both values and the slope.
             curvature = new.value - point.value - size * slope
             shrink = float(np.clip(-size * slope / (2 * curvature), 0.1, 0.5))
         size *= shrink
-    return None
+    return None, failed
 
 
 def first_order(

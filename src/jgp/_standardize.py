@@ -72,6 +72,11 @@ def standardized(model: Model, x: Float[Array, "n d"], y: Any) -> Model:
     single = isinstance(process, GaussianProcess)
     kernels = (process.kernel,) if single else process.kernels
     means = (process.mean_function,) if single else process.mean_functions
+    if any(isinstance(m, Rescaled) for m in means):
+        raise ValueError(
+            "standardize: got a model that is standardised already, as `fit` returns "
+            "it; fit that one without."
+        )
     if any(map(_marked, kernels)):
         raise ValueError(
             "standardize: got a kernel of derivatives or integrals, whose points are "
@@ -81,8 +86,12 @@ def standardized(model: Model, x: Float[Array, "n d"], y: Any) -> Model:
     offset, scale = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
     if isinstance(model.likelihood, AbstractGaussian | AbstractNoise):
         observed = jnp.where(jnp.isfinite(y), y, jnp.nan).astype(x.dtype)
-        offset, scale = jnp.nanmean(observed), jnp.nanstd(observed)
-        scale = jnp.where(scale > 0, scale, 1)
+        if observed.ndim > 1 and observed.shape[1] > 1:
+            raise ValueError(
+                f"standardize: got targets of shape {observed.shape}, wanted one a "
+                "point: outputs have units of their own; scale them instead."
+            )
+        offset, scale = jnp.nanmean(observed), _deviation(observed.ravel())
     new_kernels = tuple(Scaled(Warped(k, to_standard), scale**2) for k in kernels)
     new_means = tuple(
         m if isinstance(m, Basis) else Rescaled(m, to_standard, offset, scale)
@@ -115,9 +124,12 @@ def standardized(model: Model, x: Float[Array, "n d"], y: Any) -> Model:
     )
 
 
-def _deviation(values: Float[Array, "n d"]) -> Float[Array, " d"]:
-    deviation = jnp.std(values, axis=0)
-    return jnp.where(deviation > 0, deviation, 1)
+def _deviation(values: Float[Array, "n *d"]) -> Float[Array, "*d"]:
+    """Standard deviations of what is no NaN; 1 where they are but rounding."""
+    deviation = jnp.nanstd(values, axis=0)
+    largest = jnp.nanmax(jnp.abs(values), axis=0)
+    rounding = 10 * jnp.finfo(values.dtype).eps * largest
+    return jnp.where(deviation > rounding, deviation, 1)
 
 
 def _marked(kernel: AbstractKernel) -> bool:

@@ -21,6 +21,7 @@ from jgp._evaluator import Evaluator
 from jgp._free_parameters import FreeParameters, free_parameters
 from jgp._model import Model, trainable
 from jgp._process import GaussianProcess, IndependentProcess
+from jgp._standardize import Rescaled, Standardize
 from jgp.inference import Approximation
 from jgp.kernels import AbstractKernel, Constant, Power, Product, Scaled, Sum, Warped
 from jgp.kernels._stationary import AbstractStationary
@@ -40,13 +41,16 @@ TRANSPARENT = (Sum, Product, Power, Scaled, GaussianProcess, IndependentProcess)
 
 
 def starts(
-    evaluator: Evaluator, model: Model, init: str, restarts: int, key: Any
+    evaluator: Evaluator, model: Model, y: Any, init: str, restarts: int, key: Any
 ) -> list[tuple[np.ndarray, Approximation]]:
-    """Raw parameters with the approximation there, of every search."""
+    """Raw parameters with the approximation there, of every search.
+
+    Of the targets y those that are missing are NaN.
+    """
     own = np.asarray(evaluator.parameters.raw)
     candidates = [own]
     if init == "data":
-        suggested = from_data(model, evaluator.x, evaluator.y)
+        suggested = from_data(model, evaluator.x, y)
         candidates.extend(np.asarray(free_parameters(m).raw) for m in suggested)
     usable = [raw for raw in candidates if np.all(np.isfinite(raw))]
     found = [(raw, *evaluator.cold(raw)) for raw in _distinct(usable)]
@@ -81,13 +85,19 @@ def from_data(model: Model, x: Array, y: Any) -> list[Model]:
 
 
 def _within_bounds(model: Model) -> Model:
-    """What `jgp.bound` bounds, at least a hundredth of the interval inside."""
+    """What `jgp.bound` bounds, at least a hundredth of the way inside.
+
+    Of the ratio of the ends where both are positive, else of the difference.
+    """
     ends = {path: (low, high) for path, low, high in model.bounds}
 
     def inside(path, leaf):
         if (name := jtu.keystr(path)) not in ends:
             return leaf
         low, high = ends[name]
+        if low > 0:
+            factor = (high / low) ** 0.01
+            return jnp.clip(leaf, low * factor, high / factor)
         margin = (high - low) / 100
         return jnp.clip(leaf, low + margin, high - margin)
 
@@ -169,6 +179,8 @@ def _scaled(model: Model, y: np.ndarray, share: float) -> Model:
     observed = y[np.isfinite(y)]
     function = getattr(process, "mean_function", None)
     centre = 0.0
+    if isinstance(function, Rescaled):
+        centre = float(function.offset)
     if isinstance(function, means.Constant) and observed.size:
         centre = float(np.mean(observed))
         value = jnp.asarray(centre, function.value.dtype)
@@ -195,8 +207,20 @@ def _scaled(model: Model, y: np.ndarray, share: float) -> Model:
     return eqx.tree_at(lambda m: getattr(m.likelihood, name), model, new)
 
 
+def _standardised(kernel: AbstractKernel) -> AbstractKernel | None:
+    """What `standardized` folded, None where it did not."""
+    if not isinstance(kernel, Scaled) or not isinstance(kernel.kernel, Warped):
+        return None
+    warped = kernel.kernel
+    return warped.kernel if isinstance(warped.map, Standardize) else None
+
+
 def _with_variance(kernel: AbstractKernel, variance: float) -> AbstractKernel:
     """A kernel of this variance, if it has a factor for it; terms share it."""
+    folded = _standardised(kernel)
+    if isinstance(kernel, Scaled) and folded is not None:
+        inner = _with_variance(folded, variance / float(kernel.variance))
+        return eqx.tree_at(lambda k: k.kernel.kernel, kernel, inner)
     if isinstance(kernel, Scaled | Constant):
         new = jnp.asarray(variance, kernel.variance.dtype)
         return eqx.tree_at(lambda k: k.variance, kernel, new)

@@ -106,7 +106,8 @@ class HalfNormal:
     def __call__(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
         """The log density of each entry."""
         constant = math.log(2) - math.log(self.scale) - LOG_SQRT_2PI
-        return constant - (value / self.scale) ** 2 / 2
+        density = constant - (value / self.scale) ** 2 / 2
+        return jnp.where(value >= 0, density, -jnp.inf)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,9 +108,7 @@ def test_another_runs_checkpoint_is_refused(key, tmp_path):
     path = tmp_path / "run"
     sampling.run(step, START, key=key, checkpoint=path, **QUIET)
     other = jax.random.fold_in(key, 1)
-    with pytest.raises(
-        ValueError, match="which is of another run"
-    ):
+    with pytest.raises(ValueError, match="which is of another run"):
         sampling.run(step, START, key=other, checkpoint=path, **QUIET)
     path.write_bytes(b"PK\x03\x04")
     with pytest.raises(ValueError, match="which is no checkpoint of a run"):
