@@ -1,7 +1,9 @@
 """Parameters that ran to a bound of their domain, or that nothing depends on."""
 
+import jax.numpy as jnp
 import numpy as np
 
+from jgp._constraints import AbstractConstraint
 from jgp._evaluator import Evaluator
 from jgp._runs import Run
 
@@ -22,7 +24,8 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
     """
     if not run.accepted:
         return ()
-    best, bounds = run.best, evaluator.parameters.fixed.bounds
+    best, names = run.best, evaluator.parameters.names
+    constraints = evaluator.parameters.each(lambda _path, _leaf, constraint: constraint)
     scale = max(1.0, abs(best.value))
     negligible = max(NEGLIGIBLE, 100 * float(np.finfo(best.raw.dtype).eps) * scale)
     way = best.raw - run.start
@@ -41,25 +44,25 @@ def at_bounds(run: Run, evaluator: Evaluator) -> tuple[str, ...]:
         went = np.sign(way[i]) if moved[i] else 0
         up, down = flat[0] and went >= 0, flat[1] and went <= 0
         if up or down:
-            found.append(_words(evaluator.parameters.names[i], up, down, bounds))
+            found.append(_words(names[i], up, down, *_ends(constraints[i])))
     return tuple(found)
 
 
-def _words(
-    name: str, up: bool, down: bool, bounds: tuple[tuple[str, float, float], ...]
-) -> str:
+def _ends(constraint: AbstractConstraint) -> tuple[str, str]:
+    """The ends of a parameter's domain."""
+    if not constraint.entrywise(jnp.zeros(2)):
+        return "0", "∞"
+    ends = (constraint.from_real(jnp.asarray(end)) for end in (-jnp.inf, jnp.inf))
+    low, high = (f"{float(end):g}".replace("inf", "∞") for end in ends)
+    return low, high
+
+
+def _words(name: str, up: bool, down: bool, low: str, high: str) -> str:
     short = name.split(".")[-1]
     where = f"{short} (model{name})"
     if up and down:
         return f"{where}: the data say nothing about it"
-    low, high = {path: ends for path, *ends in bounds}.get(_leaf(name), ("0", "∞"))
     entry = short.removeprefix("lengthscale")
     if up and high == "∞" and entry.startswith("["):
         return f"{where} → ∞: input {entry[1:-1]} carries no information"
     return f"{where} → {high if up else low}"
-
-
-def _leaf(name: str) -> str:
-    """The path of the leaf that a numbered entry is of."""
-    head, _, last = name.rpartition(".")
-    return f"{head}.{last.split('[')[0]}"

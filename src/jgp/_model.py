@@ -82,7 +82,7 @@ def freeze(model: Model, where: Callable[[Any], Any]) -> Model:
     Raises:
         ValueError: if `where` selects no leaf.
     """
-    frozen = dict.fromkeys(model.frozen + _leading(model, where))
+    frozen = dict.fromkeys(model.frozen + leading(model, where))
     return dataclasses.replace(model, frozen=tuple(frozen))
 
 
@@ -112,7 +112,7 @@ def with_prior(
             "jgp.priors.LogNormal(1.0, 1.0)."
         )
     kept = {**dict(model.priors)}
-    kept |= dict.fromkeys(_leading(model, where), log_density)
+    kept |= dict.fromkeys(leading(model, where), log_density)
     return dataclasses.replace(model, priors=tuple(kept.items()))
 
 
@@ -139,7 +139,7 @@ def bound(model: Model, where: Callable[[Any], Any], low: float, high: float) ->
         raise ValueError(
             f"low, high: got {low}, {high}, wanted finite numbers, low < high."
         )
-    paths = _leading(model, where)
+    paths = leading(model, where)
     for path, leaf, constraint in table(dataclasses.replace(model, bounds=())):
         if path not in paths:
             continue
@@ -200,7 +200,7 @@ def tie(model: Model, where: Callable[[Any], Any]) -> Model:
     return with_ties(dataclasses.replace(model, tied=(*model.tied, paths)))
 
 
-def _leading(model: Model, where: Callable[[Any], Any]) -> tuple[str, ...]:
+def leading(model: Model, where: Callable[[Any], Any]) -> tuple[str, ...]:
     """The paths that `where` selects, of tied leaves that of the first."""
     first = {path: group[0] for group in model.tied for path in group}
     found = (first.get(path, path) for path in where_paths(model, where))

@@ -20,14 +20,13 @@ from jgp._constraints import AbstractConstraint
 from jgp._evaluator import Evaluator
 from jgp._free_parameters import FreeParameters, check_inside, free_parameters
 from jgp._information import fisher_information
-from jgp._model import Model
+from jgp._model import Model, leading
 from jgp._objective import log_evidence, problem
-from jgp._parameters import where_paths
 from jgp._results import RESULTS, InferenceWarning
 from jgp._runs import Run, drive
 from jgp._search import quasi_newton
 from jgp.inference import Approximation
-from jgp.inference._data import positive_integer
+from jgp.inference._data import bounded, positive_integer
 from jgp.likelihoods._predictive import check_level
 
 # Standard errors on either side of the estimate.
@@ -120,9 +119,9 @@ def profile(
         y: Targets, as the likelihood wants them.
         where: Selects the leaf, as for `freeze`.
         index: Which entry of it.
-        values: Where to hold it, in natural units; by default `num` of them, three
-            standard errors (by the Fisher information; a factor of e³ where it says
-            nothing) to either side of the model's own.
+        values: Where to hold it beside the model's own value, in natural units; by
+            default `num` values in all, three standard errors (by the Fisher
+            information; a factor of e³ where it says nothing) to either side of it.
         num: How many.
         infer: As for `fit`.
         max_steps: As for `fit`, at each value.
@@ -145,6 +144,7 @@ def profile(
     dtype = inputs.dtype
     if tolerance is None:
         tolerance = 1e-7 if np.finfo(dtype).bits == 64 else 1e-4
+    bounded("tolerance", tolerance, 0.0, np.inf, dtype)
     own = np.asarray(parameters.raw)
     if values is None:
         information = fisher_information(model, x, y, infer=infer)
@@ -152,7 +152,9 @@ def profile(
         error = error if np.isfinite(error) and error > 0 else 1.0
         raws = own[entry] + error * np.linspace(-WIDTH, WIDTH, num)
     else:
-        raws = _checked(values, constraint, dtype)
+        # Falls are from the maximum, which is at the model's own value.
+        raws = np.append(_checked(values, constraint, dtype), own[entry])
+        raws = np.unique(raws)
     raws = raws.astype(dtype)
     found: list[tuple[float, Approximation, RESULTS] | None] = [None] * raws.size
     warm = verb(model, inputs, targets)
@@ -225,7 +227,7 @@ def _entry(
     parameters: FreeParameters, model: Model, where: Callable[[Any], Any], index: int
 ) -> tuple[int, AbstractConstraint]:
     """Which of the free parameters is meant, and its constraint."""
-    paths = where_paths(model, where)
+    paths = leading(model, where)
     if len(paths) != 1:
         raise ValueError(f"where: got leaves {', '.join(paths)}, wanted one.")
     (path,) = paths
