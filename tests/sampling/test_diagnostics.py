@@ -119,6 +119,23 @@ def test_chains_agree_with_arviz(reference, name, diagnostic):
     np.testing.assert_allclose(value, expected, rtol=RTOL)
 
 
+@pytest.mark.parametrize("name", CHAINS)
+def test_quantile_errors_agree_with_arviz(reference, name):
+    draws = chains(name)
+    value = [sampling.mcse_quantile(draws, p) for p in (0.05, 0.5, 0.9)]
+    expected = reference["chains"][name]["mcse_quantiles"]
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", [name for name in CHAINS if name != "constant"])
+def test_autocorrelation_agrees_with_arviz(reference, name):
+    value = sampling.autocorrelation(chains(name))
+    expected = reference["chains"][name]["autocorrelation"]
+    atol = 1e-10 if DOUBLE else 1e-5
+    np.testing.assert_allclose(value[0, :4], expected, atol=atol)
+
+
 @pytest.mark.float32
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_pareto_k_agrees_with_arviz(reference, name):
@@ -211,6 +228,11 @@ def test_dtype_is_that_of_the_draws():
     for compute in (sampling.pareto_k, sampling.importance_ess):
         value = jax.eval_shape(compute, jax.ShapeDtypeStruct((99, 2), jnp.float32))
         assert (value.shape, value.dtype) == ((2,), jnp.float32)
+
+
+def test_probability_of_a_quantile_is_checked():
+    with pytest.raises(ValueError, match=r"probability: expected one in \(0, 1\)"):
+        sampling.mcse_quantile(chains("ar_0.5"), 1.0)
 
 
 def test_wrong_input_is_refused():
