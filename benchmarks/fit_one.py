@@ -28,12 +28,12 @@ def main() -> None:
     """Fit, and print what was found as JSON."""
     parser = argparse.ArgumentParser("benchmarks.fit_one")
     parser.add_argument("problem", choices=PROBLEMS)
-    parser.add_argument("library", choices=FITS)
+    parser.add_argument("package", choices=FITS)
     parser.add_argument("--small", action="store_true", help="fewer data")
     parser.add_argument("--data-dir", type=Path, default=DEFAULT_DIRECTORY)
     options = parser.parse_args()
     x, y = _data(options.problem, options.data_dir, options.small)
-    print(json.dumps(_timed(FITS[options.library](options.problem, x, y))))
+    print(json.dumps(_timed(FITS[options.package](options.problem, x, y))))
 
 
 def friedman(directory: Path) -> Path:

@@ -18,18 +18,13 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from jgp._types import as_float
-from jgp.sampling._target import evaluate, evaluate_start, match
+from jgp.sampling._metropolis import State, init
+from jgp.sampling._target import evaluate, match
+
+__all__ = ["Info", "State", "init", "step", "step_along"]
 
 # Shrinkings of an interval: one that has not come upon the slice by then is the point.
 MAX_SHRINKINGS = 200
-
-
-class State(NamedTuple):
-    """A position of the chain and its log density."""
-
-    position: PyTree[Array]
-    log_density: Float[Array, ""]
 
 
 class Info(NamedTuple):
@@ -43,20 +38,6 @@ class Info(NamedTuple):
     num_evaluations: Int[Array, ""]
     length: Float[Array, ""]
     moved: Bool[Array, ""]
-
-
-def init(position: PyTree, log_density: Callable[[Any], Array]) -> State:
-    """The state of a chain that starts at `position`.
-
-    Args:
-        position: An array or a pytree of arrays, of any shapes.
-        log_density: Maps a position to a scalar, up to a constant; NaN counts as −inf.
-
-    Raises:
-        ValueError: If it is not finite at the start.
-    """
-    position = jax.tree.map(as_float, position)
-    return State(position, evaluate_start(log_density, position))
 
 
 def step(
