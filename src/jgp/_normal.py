@@ -99,13 +99,11 @@ def _excess(t: Array) -> Array:
 def normal_density(z: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """φ(z), to a few rounding units also where it is tiny."""
     # exp(-z²/2) magnifies the rounding of z² by z²/2, so z² is taken in two parts:
-    # `head` has half the digits and an exact square, the rest is a short series.
+    # `head` has few enough digits for an exact square.
     t = jnp.minimum(jnp.abs(z), 60.0)
-    info = jnp.finfo(z.dtype)
-    head = lax.reduce_precision(t, info.nexp, info.nmant // 2)
+    head = lax.round(t * 64, lax.RoundingMethod.TO_NEAREST_EVEN) / 64
     d = 0.5 * (t - head) * (t + head)
-    series = 1 - d * (1 - d / 2 * (1 - d / 3 * (1 - d / 4)))
-    return jnp.exp(-0.5 * head * head) * series * math.exp(-LOG_SQRT_2PI)
+    return jnp.exp(-0.5 * head * head) * jnp.exp(-d) * math.exp(-LOG_SQRT_2PI)
 
 
 @normal_density.defjvp
@@ -134,8 +132,13 @@ def log_ndtr(z: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """Log Φ(z), relatively accurate in both tails; its derivative is `rho`."""
     t = jnp.abs(z)
     mills = t + _excess(t)
-    lower = -0.5 * t * t - LOG_SQRT_2PI - jnp.log(mills)
-    return jnp.where(z > 0, jnp.log1p(-normal_density(t) / mills), lower)
+    tail = normal_density(t) / mills
+    rounded = 1 - tail
+    # One logarithm for both tails; log(1 − tail) is that of the rounded difference and
+    # what the rounding lost.
+    log = jnp.log(jnp.where(z > 0, rounded, mills))
+    upper = log + ((1 - rounded) - tail) / rounded
+    return jnp.where(z > 0, upper, -0.5 * t * t - LOG_SQRT_2PI - log)
 
 
 @log_ndtr.defjvp

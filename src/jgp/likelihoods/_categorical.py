@@ -116,7 +116,9 @@ class MultinomialProbit(AbstractLikelihood):
         scale = 1 / jnp.sqrt(1 + jnp.sum(q))
         nodes, weights = gauss_hermite(NUM_NODES, f.dtype)
         u = mode + scale * nodes
-        psi = (nodes**2 - u**2) / 2 + jnp.sum(log_ndtr(u[:, None] + d[None, :]), axis=1)
+        # Nodes last: sums over the minor axis do not vectorise on a CPU.
+        terms = log_ndtr(u[None, :] + d[:, None])
+        psi = (nodes**2 - u**2) / 2 + jnp.sum(terms, axis=0)
         return jnp.log(scale) + jax.nn.logsumexp(psi, b=weights)
 
     def observe(self, f: Float[Array, "n C"]) -> Categorical:
