@@ -14,6 +14,7 @@ CASES = {
     "gamma": (priors.Gamma(2.5, 3.0), stats.gamma(2.5, scale=1 / 3)),
     "inverse gamma": (priors.InverseGamma(3.0, 2.0), stats.invgamma(3.0, scale=2.0)),
     "half-normal": (priors.HalfNormal(1.7), stats.halfnorm(scale=1.7)),
+    "normal": (priors.Normal(0.4, 0.3), stats.norm(0.4, 0.3)),
     "beta": (priors.Beta(2.0, 3.5), stats.beta(2.0, 3.5)),
 }
 COMPLEXITY = {
@@ -57,6 +58,8 @@ def test_penalised_complexity_has_its_tail(name):
 def test_wrong_arguments_are_named():
     for match, make in {
         "median: got 0": lambda: priors.LogNormal(0, 1.0),
+        "median: got True": lambda: priors.LogNormal(True, 1.0),
+        "mean: got inf": lambda: priors.Normal(float("inf"), 1.0),
         "rate: got nan": lambda: priors.Gamma(1.0, float("nan")),
         "scale: got 'x'": lambda: priors.HalfNormal("x"),
         "probability: got 1": lambda: priors.PenalisedComplexity(1.0, 1),
@@ -97,3 +100,31 @@ def test_priors_of_a_model():
 
 def test_half_normal_is_nowhere_below_zero():
     assert priors.HalfNormal(1.0)(jnp.asarray(-1.0)) == -jnp.inf
+
+
+def test_numpy_numbers_are_numbers():
+    assert priors.Gamma(np.float32(2.0), np.int64(3)) == priors.Gamma(2.0, 3)
+
+
+def test_priors_that_cannot_be_right_are_named_at_once():
+    root = jnp.asarray([[1.0, 0.0], [0.3, 2.0]])
+    kernel = 2.0 * kernels.SquaredExponential(root)
+    model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.Gaussian(0.1))
+
+    def lengthscale(m):
+        return m.process.kernel.kernel.lengthscale
+
+    def noise(m):
+        return m.likelihood.noise_variance
+
+    for match, where, density in (
+        ("where: got .*lengthscale, wanted leaves of ind", lengthscale, jnp.log),
+        (
+            "log_density: got values of shape \\(2,\\)",
+            noise,
+            lambda v: jnp.stack([v] * 2),
+        ),
+        ("log_density: got nan at .*noise_variance", noise, lambda v: jnp.log(-v)),
+    ):
+        with pytest.raises(ValueError, match=match):
+            jgp.with_prior(model, where, density)

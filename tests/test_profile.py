@@ -54,9 +54,7 @@ def test_of_a_normal_mean_is_the_textbook_one():
     np.testing.assert_allclose(
         found.values[[0, -1]], np.mean(Y) + error * np.array([-3, 3])
     )
-    np.testing.assert_allclose(
-        found.log_evidence, [*map(height, found.values)], atol=1e-9
-    )
+    np.testing.assert_allclose(found.objective, [*map(height, found.values)], atol=1e-9)
     variances = [float(m.likelihood.noise_variance) for m in found.models]
     best = [np.mean((Y - v) ** 2) for v in found.values]
     np.testing.assert_allclose(variances, best, rtol=1e-5)
@@ -81,7 +79,7 @@ def test_of_the_only_parameter_is_the_evidence():
     np.testing.assert_allclose(found.values, values, rtol=1e-12)
     squares = np.mean((Y - 3.0) ** 2)
     wanted = -len(Y) / 2 * (np.log(2 * np.pi * found.values) + squares / found.values)
-    np.testing.assert_allclose(found.log_evidence, wanted, rtol=1e-12)
+    np.testing.assert_allclose(found.objective, wanted, rtol=1e-12)
 
 
 @pytest.mark.slow
@@ -106,8 +104,8 @@ def test_of_one_lengthscale_of_two_has_the_other_at_its_best():
         progress=False,
     )
     assert found.name.endswith("lengthscale[1]")
-    assert found.log_evidence[2] == pytest.approx(best, abs=2e-3)
-    assert np.argmax(found.log_evidence) == 2
+    assert found.objective[2] == pytest.approx(best, abs=2e-3)
+    assert np.argmax(found.objective) == 2
     for i in (0, 4):
         held = found.models[i].process.kernel.kernel.lengthscale
         assert float(held[1]) == pytest.approx(found.values[i], rel=1e-5)
@@ -119,7 +117,7 @@ def test_of_one_lengthscale_of_two_has_the_other_at_its_best():
                 held.at[0].mul(factor),
             )
             value = jgp.exact(moved, x, y).log_evidence + jgp.log_prior(moved)
-            assert float(value) < found.log_evidence[i]
+            assert float(value) < found.objective[i]
     low, high = found.interval(0.9)
     assert low < 0.99 * found.values[2]
     assert high > 1.01 * found.values[2]
@@ -173,8 +171,8 @@ def test_failures_are_named_and_leave_no_height():
             values=[2.7, 2.9, 3.0],
             infer=fails_below,
         )
-    assert np.isnan(found.log_evidence[0])
-    np.testing.assert_allclose(found.log_evidence[1:], [*map(height, found.values[1:])])
+    assert np.isnan(found.objective[0])
+    np.testing.assert_allclose(found.objective[1:], [*map(height, found.values[1:])])
 
 
 def test_picture_shows_the_profile_and_its_interval():
@@ -185,7 +183,7 @@ def test_picture_shows_the_profile_and_its_interval():
     ax = plots.evidence_profile(found)
     (line,) = ax.lines
     np.testing.assert_array_equal(line.get_xdata(), found.values)
-    np.testing.assert_array_equal(line.get_ydata(), found.log_evidence)
+    np.testing.assert_array_equal(line.get_ydata(), found.objective)
     (span,) = ax.patches
     low, high = found.interval()
     assert span.get_x() == pytest.approx(low)
@@ -202,7 +200,7 @@ def test_values_far_apart_keep_the_maximum():
         lambda m: m.process.mean_function,
         values=mean + np.array([-1.0, -0.4, 0.25, 0.9]),
     )
-    assert np.max(found.log_evidence) == pytest.approx(height(mean))
+    assert np.max(found.objective) == pytest.approx(height(mean))
     wanted = ends(height, mean, 1.0, 5.0, 0.9)
     # The root of the fall bends by a few hundredths over values that are 0.6 apart;
     # without the maximum among them the ends were 0.1 to 0.3 off.
@@ -221,7 +219,7 @@ def test_of_tied_parameters_is_that_of_their_first():
         jgp.profile(model, X, y, where, values=[0.2, 0.4]) for where in both
     )
     assert first.name == second.name
-    np.testing.assert_array_equal(first.log_evidence, second.log_evidence)
+    np.testing.assert_array_equal(first.objective, second.objective)
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, "a"])

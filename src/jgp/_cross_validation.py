@@ -14,7 +14,7 @@ from jgp._model import Model
 from jgp._objective import Verb, problem
 from jgp._results import RESULTS
 from jgp.inference import Approximation
-from jgp.inference._data import positive_integer
+from jgp.inference._data import check_key, positive_integer
 from jgp.likelihoods import FixedNoiseGaussian
 
 
@@ -35,8 +35,7 @@ class KFold(eqx.Module):
 
     def __init__(self, num_folds: int = 5, *, key: PRNGKeyArray):
         self.num_folds = int(positive_integer("num_folds", num_folds, least=2))
-        if not isinstance(key, jax.Array):
-            raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+        check_key(key)
         self.key = key
 
     def log_prob(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -30,19 +29,19 @@ from jgp._model import Model
 from jgp._objective import OBJECTIVES, Verb, problem
 from jgp._results import RESULTS, InferenceError, InferenceWarning
 from jgp._runs import Restart, Run, drive
-from jgp._search import first_order, quasi_newton
+from jgp._search import checked_tolerance, first_order, quasi_newton
 from jgp._standardize import standardized
 from jgp._starts import starts
 from jgp.inference import Approximation
-from jgp.inference._data import bounded, positive_integer
+from jgp.inference._data import bounded, check_key, positive_integer
 
 INITS = ("data", "model")
 
 
 class History(eqx.Module):
-    """One entry for each accepted point, the start included."""
+    """The objective, with the log prior, at each accepted point from the start."""
 
-    log_evidence: Float[np.ndarray, " steps"]
+    objective: Float[np.ndarray, " steps"]
     gradient_norm: Float[np.ndarray, " steps"]
 
 
@@ -168,9 +167,7 @@ def fit(
     _check_key(key, restarts)
     path = _checked_path(checkpoint)
     bounded("checkpoint_every", checkpoint_every, 0.0, np.inf, np.float64)
-    if tolerance is None:
-        tolerance = 1e-7 if np.finfo(inputs.dtype).bits == 64 else 1e-4
-    bounded("tolerance", tolerance, 0.0, np.inf, inputs.dtype)
+    tolerance = checked_tolerance(tolerance, inputs.dtype)
     parameters = free_parameters(model)
     check_inside(parameters)
     score = _score(objective, model, targets, verb)
@@ -205,7 +202,7 @@ def _score(
         return objective.objective(model, targets, infer)
     if callable(objective):
         return objective
-    if objective not in OBJECTIVES:
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise ValueError(
             f"objective: got {objective!r}, wanted one of {', '.join(OBJECTIVES)}, "
             "a KFold, or a function of an Approximation."
@@ -225,8 +222,8 @@ def _check_choices(init: Any, optimizer: Any, callback: Any) -> None:
 def _check_key(key: Any, restarts: int) -> None:
     if restarts > 1 and key is None:
         raise ValueError(f"key: got None, wanted a PRNG key for {restarts} restarts.")
-    if key is not None and not isinstance(key, jax.Array):
-        raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+    if key is not None:
+        check_key(key)
 
 
 def _checked_path(checkpoint: Any) -> Path | None:

@@ -23,7 +23,7 @@ from jgp._objective import LogDensity, log_density
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS, InferenceError, unless
 from jgp.inference import Approximation
-from jgp.inference._data import check_inputs, positive_integer
+from jgp.inference._data import check_inputs, check_key, positive_integer
 from jgp.likelihoods import Categorical, Normal
 from jgp.sampling import effective_sample_size, rhat
 
@@ -119,6 +119,7 @@ def sample_hyperparameters(
         ImportError: without blackjax.
         InferenceError: if no start has a finite density, or see `throw`.
     """
+    check_key(key)
     for name, value in (("num_warmup", num_warmup), ("num_chains", num_chains)):
         positive_integer(name, value)
     positive_integer("num_samples", num_samples, least=4)

@@ -10,8 +10,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jgp._constraints import Increasing, Interval
-from jgp._parameters import fixed_paths, select, table, where_paths
+from jgp._constraints import AbstractConstraint, Increasing, Interval
+from jgp._parameters import fixed_paths, is_concrete, select, table, where_paths
 from jgp._process import AbstractProcess
 from jgp.likelihoods import AbstractLikelihood
 
@@ -104,16 +104,39 @@ def with_prior(
             anew for another function, and for another value of one of `jgp.priors`.
 
     Raises:
-        ValueError: if `where` selects no leaf, or the log density is no function.
+        ValueError: if `where` selects no leaf, or a matrix of entries that depend on
+            each other; if the log density is no function of each entry, or not finite
+            where the model stands.
     """
     if not callable(log_density):
         raise ValueError(
             f"log_density: got {log_density!r}, wanted a function such as "
             "jgp.priors.LogNormal(1.0, 1.0)."
         )
-    kept = {**dict(model.priors)}
-    kept |= dict.fromkeys(leading(model, where), log_density)
+    paths = leading(model, where)
+    for path, leaf, constraint in table(dataclasses.replace(model, bounds=())):
+        if path in paths:
+            _check_prior(path, leaf, constraint, log_density)
+    kept = dict(model.priors) | dict.fromkeys(paths, log_density)
     return dataclasses.replace(model, priors=tuple(kept.items()))
+
+
+def _check_prior(
+    path: str, leaf: Array, constraint: AbstractConstraint, log_density: Callable
+) -> None:
+    if not constraint.entrywise(leaf):
+        raise ValueError(f"where: got {path}, wanted leaves of independent entries.")
+    values = log_density(jnp.asarray(leaf))
+    if jnp.shape(values) != jnp.shape(leaf):
+        raise ValueError(
+            f"log_density: got values of shape {jnp.shape(values)} at {path} of shape "
+            f"{jnp.shape(leaf)}, wanted the log density of each entry."
+        )
+    if is_concrete(values) and not np.all(np.isfinite(values)):
+        raise ValueError(
+            f"log_density: got {values} at {path} = {leaf}, wanted finite values where "
+            "the model stands; give the parameter another value first."
+        )
 
 
 def bound(model: Model, where: Callable[[Any], Any], low: float, high: float) -> Model:

@@ -128,7 +128,9 @@ class LogDensity(eqx.Module):
 
     @eqx.filter_jit
     def __call__(self, raw: Float[Array, " p"]) -> Float[Array, ""]:
-        """The log density at raw parameters (p,)."""
+        """The log density at raw parameters (p,); a `ValueError` for other shapes."""
+        if raw.shape != self.raw.shape:
+            raise ValueError(f"raw: got shape {raw.shape}, wanted {self.raw.shape}.")
         model = self.parameters.at(raw)
         approximation = self.infer(model, self.x, self.y)
         value = log_evidence(approximation) + log_prior(model)
@@ -169,8 +171,9 @@ def problem(
     """What a fit works on, checked: model, inputs, targets and the method."""
     if not all(map(is_concrete, jax.tree.leaves((model, x, y)))):
         raise ValueError(
-            "fit: got traced arguments, wanted concrete ones. fit is a loop on the "
-            "host and cannot run inside jit, vmap or grad; loop over it instead."
+            "model, x, y: got traced arguments, wanted concrete ones. What searches "
+            "or samples hyperparameters is a loop on the host, which cannot run "
+            "inside jit, vmap or grad; loop over it instead."
         )
     y, _ = masked(y, getattr(infer, "keywords", {}).get("mask"))
     model, inputs, targets = prepare(model, x, y, regression=None)

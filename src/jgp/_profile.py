@@ -24,9 +24,9 @@ from jgp._model import Model, leading
 from jgp._objective import log_evidence, problem
 from jgp._results import RESULTS, InferenceWarning
 from jgp._runs import Run, drive
-from jgp._search import quasi_newton
+from jgp._search import checked_tolerance, quasi_newton
 from jgp.inference import Approximation
-from jgp.inference._data import bounded, positive_integer
+from jgp.inference._data import positive_integer
 from jgp.likelihoods._predictive import check_level
 
 # Standard errors on either side of the estimate.
@@ -39,7 +39,7 @@ class Profile(eqx.Module):
     Args:
         name: The path of the parameter.
         values: Its values, increasing, in natural units.
-        log_evidence: The largest log evidence plus log prior with the parameter there;
+        objective: The largest log evidence plus log prior with the parameter there;
             NaN where inference failed.
         models: The model at each of them.
         results: How the search for each ended.
@@ -48,7 +48,7 @@ class Profile(eqx.Module):
 
     name: str = eqx.field(static=True)
     values: Float[np.ndarray, " num"]
-    log_evidence: Float[np.ndarray, " num"]
+    objective: Float[np.ndarray, " num"]
     models: tuple[Model, ...] = eqx.field(repr=False)
     results: tuple[RESULTS, ...] = eqx.field(repr=False)
     constraint: AbstractConstraint
@@ -56,7 +56,7 @@ class Profile(eqx.Module):
     @property
     def best(self) -> Model:
         """The model where the profile is highest."""
-        return self.models[int(np.nanargmax(self.log_evidence))]
+        return self.models[int(np.nanargmax(self.objective))]
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Where the profile is less than χ²₁'s quantile over 2 below its maximum.
@@ -72,12 +72,12 @@ class Profile(eqx.Module):
         """
         check_level(level)
         z = float(ndtri((1 + level) / 2))
-        there = np.isfinite(self.log_evidence)
+        there = np.isfinite(self.objective)
         if not there.any():
             raise ValueError(
                 "interval: inference failed at every value of the profile."
             )
-        heights = self.log_evidence[there]
+        heights = self.objective[there]
         raw = np.asarray(self.constraint.to_real(jnp.asarray(self.values[there])))
         top = int(np.argmax(heights))
         falls = np.sqrt(2 * (heights[top] - heights))
@@ -142,9 +142,7 @@ def profile(
     check_inside(parameters)
     entry, constraint = _entry(parameters, model, where, index)
     dtype = inputs.dtype
-    if tolerance is None:
-        tolerance = 1e-7 if np.finfo(dtype).bits == 64 else 1e-4
-    bounded("tolerance", tolerance, 0.0, np.inf, dtype)
+    tolerance = checked_tolerance(tolerance, dtype)
     own = np.asarray(parameters.raw)
     if values is None:
         information = fisher_information(model, x, y, infer=infer)

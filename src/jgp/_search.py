@@ -6,7 +6,7 @@ searches can share a device, and one that is replayed takes the same path.
 """
 
 from collections.abc import Generator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ import optax
 
 from jgp._lbfgs import lbfgs_direction, lbfgs_memory
 from jgp._results import RESULTS, SEVERITY
+from jgp.inference._data import bounded
 
 ARMIJO = 1e-4
 MAX_BACKTRACKS = 25
@@ -25,6 +26,14 @@ MAX_IDLE_STEPS = 3
 # Longest step of a raw parameter that is not its own: e³ in a positive one.
 MAX_STEP = 3.0
 SUCCESSFUL = 0
+
+
+def checked_tolerance(tolerance: float | None, dtype: Any) -> float:
+    """The bound on gradients that a search is given, 1e-7, or 1e-4 in float32."""
+    if tolerance is None:
+        return 1e-7 if np.finfo(dtype).bits == 64 else 1e-4
+    bounded("tolerance", tolerance, 0.0, np.inf, dtype)
+    return tolerance
 
 
 class Trial(NamedTuple):

@@ -22,7 +22,7 @@ def evidence_profile(found: Profile, *, level: float = 0.95, ax: Any = None) -> 
         from matplotlib import pyplot
 
         ax = pyplot.subplots()[1]
-    line = ax.plot(found.values, found.log_evidence, marker=".")[0]
+    line = ax.plot(found.values, found.objective, marker=".")[0]
     low, high = found.interval(level)
     start, end = np.clip([low, high], found.values[0], found.values[-1])
     ax.axvspan(start, end, color=line.get_color(), alpha=0.15, linewidth=0)

@@ -7,6 +7,7 @@ value, so that models with equal priors share what is compiled.
 
 import dataclasses
 import math
+import numbers
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,8 +18,34 @@ KINDS = ("deviation", "variance", "lengthscale")
 
 
 def _check(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 < value < math.inf):
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not (number and 0 < value < math.inf):
         raise ValueError(f"{name}: got {value!r}, wanted a finite number > 0.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal:
+    """A normal distribution, for parameters of any sign such as those of a mean.
+
+    Args:
+        mean: In units of the parameter.
+        deviation: The standard deviation, in the same units.
+    """
+
+    mean: float
+    deviation: float
+
+    def __post_init__(self):
+        _check("deviation", self.deviation)
+        if isinstance(self.mean, bool) or not (
+            isinstance(self.mean, numbers.Real) and math.isfinite(self.mean)
+        ):
+            raise ValueError(f"mean: got {self.mean!r}, wanted a finite number.")
+
+    def __call__(self, value: Float[Array, "*s"]) -> Float[Array, "*s"]:
+        """The log density of each entry."""
+        z = (value - self.mean) / self.deviation
+        return -(z**2) / 2 - math.log(self.deviation) - LOG_SQRT_2PI
 
 
 @dataclasses.dataclass(frozen=True)

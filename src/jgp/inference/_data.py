@@ -225,6 +225,12 @@ def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
     return np.asarray(value, np.int32)
 
 
+def check_key(key: Any) -> None:
+    """`ValueError` for what is no PRNG key."""
+    if not isinstance(key, jax.Array):
+        raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+
+
 def _is_number(value: Any) -> bool:
     array = np.asarray(value)
     return array.ndim == 0 and np.issubdtype(array.dtype, np.number)
