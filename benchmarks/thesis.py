@@ -168,7 +168,7 @@ def best(searches: Iterable[jgp.Fit]) -> jgp.Fit:
 
 def evidence(fitted: jgp.Fit) -> float:
     """The log evidence at which a search ended."""
-    return float(fitted.history.log_evidence[-1])
+    return float(fitted.history.objective[-1])
 
 
 def log_evidence(approximation: jgp.Approximation) -> float:

@@ -52,12 +52,18 @@ class FreeParameters(eqx.Module):
 
     @property
     def on_the_real_line(self) -> Bool[np.ndarray, " p"]:
-        """Which entries may be any number, so that raw and natural values agree."""
+        """Which entries have the units of the data: all others are logarithms.
 
-        def free(_path: str, leaf: Array, constraint: AbstractConstraint) -> bool:
-            return isinstance(constraint, Real) or constraint.triangular(leaf)
+        Of a triangular matrix those below the diagonal.
+        """
 
-        return np.array(self.each(free))
+        def free(leaf: Array, constraint: AbstractConstraint) -> np.ndarray:
+            if constraint.triangular(leaf):
+                return ~np.eye(leaf.shape[-1], dtype=bool)
+            return np.full(leaf.shape, isinstance(constraint, Real))
+
+        parts = [free(leaf, c).ravel() for _, leaf, c in table(self.free)]
+        return np.concatenate(parts)[np.asarray(self.kept, int)]
 
     def at(self, raw: Float[Array, " p"]) -> Model:
         """The model with these values."""

@@ -6,6 +6,7 @@ in z with φ = φ₀ + Lz, LLᵀ the inverse of the observed information at the 
 directions. NUTS is blackjax's (Hoffman & Gelman 2014), with its window adaptation.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,8 @@ from jgp._results import RESULTS, InferenceError, unless
 from jgp.inference import Approximation
 from jgp.inference._data import check_inputs, check_key, positive_integer
 from jgp.likelihoods import Categorical, Normal
-from jgp.sampling import effective_sample_size, rhat
+from jgp.sampling import effective_sample_size, nuts, rhat, scan
+from jgp.sampling._hamiltonian import imported
 
 # Above it chains disagree (Vehtari et al. 2021).
 LARGEST_RHAT = 1.01
@@ -123,22 +125,15 @@ def sample_hyperparameters(
     for name, value in (("num_warmup", num_warmup), ("num_chains", num_chains)):
         positive_integer(name, value)
     positive_integer("num_samples", num_samples, least=4)
-    try:
-        import blackjax
-    except ImportError as error:
-        raise ImportError(
-            "sample_hyperparameters needs blackjax: pip install 'jgp[mcmc]'."
-        ) from error
+    imported()
     density = log_density(model, x, y, infer=infer)
     root = _whitening(model, x, y, infer, density.raw)
     start_key, run_key = jax.random.split(key)
     starts = _starts(density, root, num_chains, start_key)
     keys = jax.random.split(run_key, num_chains)
-    # blackjax mixes widths and ranks, which strict promotion forbids.
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        raw, divergent = _chains(
-            density, root, starts, keys, blackjax, int(num_warmup), int(num_samples)
-        )
+    raw, divergent = _chains(
+        density, root, starts, keys, int(num_warmup), int(num_samples)
+    )
     natural = jax.vmap(jax.vmap(density.parameters.natural))(raw)
     found = rhat(raw)
     result = unless(jnp.all(found <= LARGEST_RHAT), RESULTS.oscillating)
@@ -186,7 +181,6 @@ def _chains(
     root: Float[Array, "p p"],
     starts: Float[Array, "chains p"],
     keys: PRNGKeyArray,
-    blackjax: Any,
     num_warmup: int,
     num_samples: int,
 ) -> tuple[Float[Array, "chains draws p"], Bool[Array, "chains draws"]]:
@@ -195,20 +189,16 @@ def _chains(
     def target(z):
         return density(centre + root @ z)
 
+    step = functools.partial(nuts.step, log_density=target)
+
     def chain(start, key):
         warm_key, key = jax.random.split(key)
-        warmup = blackjax.window_adaptation(blackjax.nuts, target)
-        (state, settings), _ = warmup.run(warm_key, start, num_steps=num_warmup)
-        step = blackjax.nuts(target, **settings).step
-
-        def advance(state, key):
-            state, info = step(key, state)
-            return state, (state.position, info.is_divergent)
-
-        return lax.scan(advance, state, jax.random.split(key, num_samples))[1]
+        state = nuts.warm_up(start, target, key=warm_key, num_steps=num_warmup)
+        chain = scan(step, state, key=key, num_samples=num_samples, num_warmup=0)
+        return chain.draws, chain.infos.divergent
 
     z, divergent = jax.vmap(chain)(starts, keys)
-    return centre + z @ root.T, divergent
+    return centre[None, None] + z @ root.T, divergent
 
 
 @eqx.filter_jit

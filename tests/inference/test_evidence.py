@@ -165,6 +165,44 @@ def test_temperatures_agree_with_importance_sampling(link, start, temper):
     assert_agrees(estimate, *TOY_EVIDENCE[link])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("link", "start"), [("softmax", "prior"), ("probit", "approximation")]
+)
+def test_annealing_agrees_with_importance_sampling(link, start):
+    estimate = jgp.evidence(
+        on_the_toy(link),
+        key=jax.random.key(4),
+        method="ais",
+        start=start,
+        temper=0.5,
+        num_particles=256,
+        num_temperatures=12,
+    )
+    assert bool(estimate.result == RESULTS.successful)
+    assert estimate.method == "ais"
+    assert estimate.diagnostics.num_temperatures.tolist() == [12] * 4
+    assert float(estimate.standard_error) < 0.1
+    assert_agrees(estimate, *TOY_EVIDENCE[link])
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["probit", "softmax"])
+def test_particles_from_the_prior_agree_with_long_runs_on_iris(link):
+    exact = reference("classification")["evidence"][link]
+    options = {"start": "prior", "num_particles": 512}
+    for method, seed in (("smc", 3), ("ais", 4)):
+        estimate = jgp.evidence(
+            approximation_on_iris(link),
+            key=jax.random.key(seed),
+            method=method,
+            **options,
+        )
+        assert float(estimate.standard_error) <= 0.1
+        assert_agrees(estimate, exact["log_evidence"], exact["standard_error"])
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_temperatures_agree_with_long_runs_on_iris():

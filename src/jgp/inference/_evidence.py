@@ -10,9 +10,9 @@ from jgp.inference._approximation import Approximation
 from jgp.inference._data import bounded, positive_integer
 from jgp.inference._estimate import Evidence
 from jgp.inference._importance import importance_evidence
-from jgp.inference._smc_evidence import smc_evidence
+from jgp.inference._particle_evidence import particle_evidence
 
-METHODS = ("auto", "importance", "smc")
+METHODS = ("auto", "importance", "smc", "ais")
 STARTS = ("approximation", "prior")
 # Where importance sampling is no longer to be trusted (Vehtari et al. 2024), and what
 # share of the draws their effective number should be.
@@ -33,6 +33,7 @@ def evidence(
     num_particles: int = 1024,
     num_moves: int = 2,
     ess_fraction: float = 0.8,
+    num_temperatures: int = 50,
 ) -> Evidence:
     """Estimate the exact log evidence from an approximation's Gaussian posterior.
 
@@ -41,10 +42,11 @@ def evidence(
             any at all of independent latents for start="prior".
         key: A PRNG key.
         method: "importance" sampling; "smc", sequential Monte Carlo, which goes to the
-            posterior by temperatures; or "auto", the first and then, should its Pareto
-            k̂ exceed 0.7 or its effective sample size be less than 10 % of the draws,
-            the second. Where that cannot be decided, under `jit` or `vmap`, "auto" is
-            importance sampling.
+            posterior by temperatures; "ais", annealed importance sampling, which goes
+            the same way and resamples nothing (Neal 2001); or "auto", the first and
+            then, should its Pareto k̂ exceed 0.7 or its effective sample size be less
+            than 10 % of the draws, the second. Where that cannot be decided, under
+            `jit` or `vmap`, "auto" is importance sampling.
         num: Draws of importance sampling, in antithetic pairs (an odd number is rounded
             up).
         temper: Scales the precision of the sites in the Gaussian that is drawn from, in
@@ -52,9 +54,9 @@ def evidence(
             than the posterior's, as Laplace's are.
         defensive: ε of importance sampling's mixture (1 − ε)q + ε·prior, in [0, 1); it
             bounds the weights by the largest likelihood over ε.
-        start: Whence "smc" starts: "approximation", or "prior", which is slower and
-            owes nothing to the approximation.
-        num_runs: Independent runs of "smc", at least 4, whose spread is the standard
+        start: Whence "smc" and "ais" start: "approximation", or "prior", which is
+            slower and owes nothing to the approximation.
+        num_runs: Independent runs of both, at least 4, whose spread is the standard
             error: Student's t with num_runs − 1 degrees of freedom.
         num_particles: Particles of each run, in antithetic pairs at the start.
         num_moves: Elliptical slices of each particle at each temperature.
@@ -64,6 +66,8 @@ def evidence(
             0.5 costs 1.4 times as much of it as the limit of close temperatures, 0.8
             1.1 times, and leaves each move less to make up for; closer ones give away
             what antithetic pairs gain on the way from a good approximation.
+        num_temperatures: Temperatures of "ais", which are fixed: (k/num)⁴ from the
+            prior and evenly spaced from an approximation.
 
     Raises:
         ValueError: for an approximation that has no such sites, or options out of
@@ -72,9 +76,9 @@ def evidence(
     for name, value, wanted in (("method", method, METHODS), ("start", start, STARTS)):
         if value not in wanted:
             raise ValueError(f"{name}: got {value!r}, wanted one of {wanted}.")
-    if start == "prior" and method != "smc":
+    if start == "prior" and method not in ("smc", "ais"):
         raise ValueError(
-            f"start: got 'prior' with method={method!r}, wanted method='smc'."
+            f"start: got 'prior' with method={method!r}, wanted 'smc' or 'ais'."
         )
     _check_approximation(approximation, start)
     num_draws = int(positive_integer("num", num))
@@ -82,17 +86,20 @@ def evidence(
         "num_runs": int(positive_integer("num_runs", num_runs, least=4)),
         "num_particles": int(positive_integer("num_particles", num_particles, least=2)),
         "num_moves": int(positive_integer("num_moves", num_moves)),
+        "num_temperatures": int(positive_integer("num_temperatures", num_temperatures)),
     }
     dtype = approximation.x.dtype
     scale = bounded("temper", temper, 1e-3, 1.0, dtype)
     share = bounded("defensive", defensive, 0.0, 0.999, dtype)
     fraction = bounded("ess_fraction", ess_fraction, 0.01, 0.99, dtype)
-    if method != "smc":
+    if method in ("auto", "importance"):
         estimate = importance_evidence(approximation, key, scale, share, num=num_draws)
         if method == "importance" or _to_be_trusted(estimate, num_draws):
             return estimate
-        key = jax.random.fold_in(key, 1)
-    return smc_evidence(approximation, key, scale, fraction, start=start, **counts)
+        key, method = jax.random.fold_in(key, 1), "smc"
+    return particle_evidence(
+        approximation, key, scale, fraction, method=method, start=start, **counts
+    )
 
 
 def _to_be_trusted(estimate: Evidence, num_draws: int) -> bool:

@@ -1,8 +1,8 @@
 """Samplers for any log density, and diagnostics of what they return.
 
-Samplers of chains (`elliptical_slice`, `metropolis`, `slice`, `gibbs`) are modules of
-two functions, `init` and `step`, with the pair of a state and an info as their
-vocabulary: `run` makes chains of a step, with a progress bar and checkpoints, and
+Samplers of chains (`elliptical_slice`, `metropolis`, `slice`, `gibbs`, `hmc`, `nuts`)
+are modules of two functions, `init` and `step`, with the pair of a state and an info as
+their vocabulary: `run` makes chains of a step, with a progress bar and checkpoints, and
 `scan` one chain inside `jit`. `rejection` and `importance` draw independently; `smc`
 and `annealed_importance` move many particles at once, from a distribution that can be
 drawn from to any other, and have a `run` of their own.
@@ -11,11 +11,14 @@ drawn from to any other, and have a `run` of their own.
 from jgp.sampling import _annealed_importance as annealed_importance
 from jgp.sampling import _elliptical_slice as elliptical_slice
 from jgp.sampling import _gibbs as gibbs
+from jgp.sampling import _hmc as hmc
 from jgp.sampling import _importance as importance
 from jgp.sampling import _metropolis as metropolis
+from jgp.sampling import _nuts as nuts
 from jgp.sampling import _rejection as rejection
 from jgp.sampling import _slice as slice
 from jgp.sampling import _smc as smc
+from jgp.sampling._arviz import to_arviz
 from jgp.sampling._chains import Chain, scan
 from jgp.sampling._diagnostics import (
     autocorrelation,
@@ -36,12 +39,14 @@ __all__ = [
     "effective_sample_size",
     "elliptical_slice",
     "gibbs",
+    "hmc",
     "importance",
     "importance_ess",
     "mcse_mean",
     "mcse_quantile",
     "metropolis",
     "monte_carlo",
+    "nuts",
     "pareto_k",
     "rejection",
     "rhat",
@@ -49,4 +54,5 @@ __all__ = [
     "scan",
     "slice",
     "smc",
+    "to_arviz",
 ]

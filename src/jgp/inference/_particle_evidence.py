@@ -1,4 +1,6 @@
-r"""The evidence by sequential Monte Carlo from a Gaussian approximation, or the prior.
+r"""The evidence by particles that go from a Gaussian approximation, or the prior.
+
+By sequential Monte Carlo, or by annealed importance sampling, which resamples nothing.
 
 Between q, the approximation, and p(y, f) stand the targets
 
@@ -41,7 +43,7 @@ from jgp.inference._site_posterior import (
     site_posterior,
 )
 from jgp.inference._sites import AbstractSites, DiagonalSites, RankOneSites
-from jgp.sampling import elliptical_slice, smc
+from jgp.sampling import annealed_importance, elliptical_slice, smc
 
 # Latents of the particles that move at once. A batch waits for its slowest particle:
 # on a CPU wide ones gain less than that costs.
@@ -49,9 +51,12 @@ CPU_CHUNK_SIZE, CHUNK_SIZE = 2**10, 2**20
 MAX_STEPS = 200
 # Of the sites', so that ellipses stay bounded where a regression goes wrong.
 LEAST_CURVATURE = 0.1
+# Of the schedule of annealing: most of the way from the prior is near it, from an
+# approximation it is alike everywhere.
+POWERS = {"prior": 4.0, "approximation": 1.0}
 
 
-class SMCDiagnostics(eqx.Module):
+class ParticleDiagnostics(eqx.Module):
     """What the independent runs tell.
 
     Args:
@@ -100,16 +105,18 @@ class Gaussian(eqx.Module):
 
 
 @eqx.filter_jit
-def smc_evidence(
+def particle_evidence(
     approximation: Approximation,
     key: PRNGKeyArray,
     temper: Array,
     ess_fraction: Array,
     *,
+    method: str,
     start: str,
     num_particles: int,
     num_moves: int,
     num_runs: int,
+    num_temperatures: int,
 ) -> Evidence:
     """The mean of independent runs; options as for `evidence`."""
     model, x, y = approximation.model, approximation.x, approximation.y
@@ -145,16 +152,15 @@ def smc_evidence(
         log_likelihood = jnp.sum(likelihood.log_probs(f, y))
         return log_likelihood - q.log_sites(f) + log_normaliser
 
-    estimates = _runs(
-        q,
-        log_ratio,
-        about,
-        key,
-        ess_fraction,
-        num_particles=num_particles,
-        num_moves=num_moves,
-        num_runs=num_runs,
-    )
+    move = _slices(q, log_ratio, about, num_moves)
+    betas = annealed_importance.schedule(num_temperatures, POWERS[start])
+
+    def run(positions, key, batch_size):
+        if method == "ais":
+            return _annealed(positions, log_ratio, move, key, betas, batch_size)
+        return _resampled(positions, log_ratio, move, key, ess_fraction, batch_size)
+
+    estimates = _runs(q, run, key, num_particles, num_runs)
     log_evidences, num_steps, evaluations, results = estimates
     log_evidence = jax.nn.logsumexp(log_evidences) - math.log(num_runs)
     ratios = jnp.exp(log_evidences - log_evidence)
@@ -172,8 +178,8 @@ def smc_evidence(
         missing,
         jnp.max(jitter),
         result,
-        SMCDiagnostics(log_evidences, num_steps, evaluations),
-        method="smc",
+        ParticleDiagnostics(log_evidences, num_steps, evaluations),
+        method=method,
     )
 
 
@@ -211,18 +217,18 @@ def _regressed(
     return eqx.tree_at(lambda s: (s.precision, s.linear), sites, replaced)
 
 
+# The log normaliser, temperatures, evaluations a slice and status of a run.
+Estimate = tuple[Array, Array, Array, RESULTS]
+
+
 def _runs(
     q: Gaussian,
-    log_ratio: Callable[[Array], Array],
-    about: Callable[[Array, smc.Particle], Gaussian],
+    run: Callable[[Array, PRNGKeyArray, int], Estimate],
     key: PRNGKeyArray,
-    ess_fraction: Array,
-    *,
     num_particles: int,
-    num_moves: int,
     num_runs: int,
-) -> tuple[Array, Array, Array, RESULTS]:
-    """Log normalisers, temperatures, evaluations a slice and statuses, by run."""
+) -> Estimate:
+    """Independent runs, each from draws of q."""
     num_pairs = (num_particles + 1) // 2
     on_cpu = jax.default_backend() == "cpu"
     chunk_size = CPU_CHUNK_SIZE if on_cpu else CHUNK_SIZE
@@ -234,20 +240,48 @@ def _runs(
         pairs = lax.map(q.draw, draw_keys, batch_size=min(batch_size, num_pairs))
         # Mirror images cancel what is odd in the first log weights.
         positions = q.mean[None] + jnp.concatenate([pairs, -pairs])
-        ended = smc.run(
-            smc.init(positions, log_ratio, batch_size=batch_size),
-            _slices(q, log_ratio, about, num_moves),
-            key=run_key,
-            ess_fraction=ess_fraction,
-            max_steps=MAX_STEPS,
-            batch_size=batch_size,
-        )
-        moved = jnp.isfinite(ended.infos.moves)
-        evaluations = jnp.sum(jnp.where(moved, ended.infos.moves, 0))
-        evaluations = evaluations / jnp.maximum(jnp.sum(moved), 1).astype(q.mean.dtype)
-        return ended.state.log_normaliser, ended.num_steps, evaluations, ended.result
+        return run(positions, run_key, batch_size)
 
     return lax.map(one, jax.random.split(key, num_runs))
+
+
+def _resampled(
+    positions: Float[Array, "num n C"],
+    log_ratio: Callable[[Array], Array],
+    move: smc.Move,
+    key: PRNGKeyArray,
+    ess_fraction: Array,
+    batch_size: int,
+) -> Estimate:
+    ended = smc.run(
+        smc.init(positions, log_ratio, batch_size=batch_size),
+        move,
+        key=key,
+        ess_fraction=ess_fraction,
+        max_steps=MAX_STEPS,
+        batch_size=batch_size,
+    )
+    moved = jnp.isfinite(ended.infos.moves)
+    evaluations = jnp.sum(jnp.where(moved, ended.infos.moves, 0))
+    evaluations = evaluations / jnp.maximum(jnp.sum(moved), 1).astype(positions.dtype)
+    return ended.state.log_normaliser, ended.num_steps, evaluations, ended.result
+
+
+def _annealed(
+    positions: Float[Array, "num n C"],
+    log_ratio: Callable[[Array], Array],
+    move: smc.Move,
+    key: PRNGKeyArray,
+    betas: Float[Array, " temperatures"],
+    batch_size: int,
+) -> Estimate:
+    ended = annealed_importance.run(
+        positions, log_ratio, move, key=key, betas=betas, batch_size=batch_size
+    )
+    log_normaliser, _ = ended.sample.log_normaliser
+    num_temperatures = jnp.asarray(betas.size, jnp.int32)
+    evaluations = jnp.mean(ended.infos)
+    return log_normaliser, num_temperatures, evaluations, ended.sample.result
 
 
 def _slices(
