@@ -1,7 +1,7 @@
 """Data sets for the benchmarks: iris, wine, digits, or a CSV file of one's own."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.datasets import load_digits, load_iris, load_wine
@@ -35,7 +35,7 @@ def load(
         small: Keeps the first 60 training points.
     """
     if name == "digits":
-        x, labels = load_digits(return_X_y=True)
+        x, labels = _arrays(load_digits(return_X_y=True))
         x, labels, num_train = x[:300] / 16, labels[:300], 200
     else:
         x, labels = _table(name, directory, rows)
@@ -57,7 +57,7 @@ def load(
 
 def iris(rows: str, directory: Path) -> tuple[np.ndarray, np.ndarray]:
     """Fisher's iris as scikit-learn or UCI has it, in the order of both."""
-    x, y = load_iris(return_X_y=True)
+    x, y = _arrays(load_iris(return_X_y=True))
     if rows == "uci":
         path = directory / "iris_uci.csv"
         if path.exists():
@@ -67,12 +67,17 @@ def iris(rows: str, directory: Path) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+def _arrays(loaded: Any) -> tuple[np.ndarray, np.ndarray]:
+    """What scikit-learn loads, which could be frames."""
+    x, y = loaded
+    return np.asarray(x), np.asarray(y)
+
+
 def _table(name: str, directory: Path, rows: str) -> tuple[np.ndarray, np.ndarray]:
     if name == "iris":
         return iris(rows, directory)
     if name == "wine":
-        x, y = load_wine(return_X_y=True)
-        return x, y
+        return _arrays(load_wine(return_X_y=True))
     path = directory / "classification" / f"{name}.csv"
     if not path.exists():
         raise SystemExit(

@@ -266,12 +266,13 @@ def peer(name: str, n: int, lengthscale: float) -> dict[str, Any]:
 
     import jgp
 
-    x, y = (
-        load_iris(return_X_y=True) if name == "iris" else load_digits(return_X_y=True)
+    x, y = map(
+        np.asarray,
+        load_iris(return_X_y=True) if name == "iris" else load_digits(return_X_y=True),
     )
     order = np.random.RandomState(0).permutation(len(x)) if name == "iris" else slice(n)
     x, y = x[order][:n] / (1 if name == "iris" else 16), y[order][:n]
-    C = int(y.max()) + 1
+    C = int(np.max(y)) + 1
     classes = model([lengthscale] * C, 1.0)
     # The stub knows no None, which is the documented way to keep the kernel.
     fixed: Any = None

@@ -57,6 +57,8 @@ LAYERS = {
         "_free_parameters",
         "_hyperparameter_draws",
         "_information",
+        "_joint_draws",
+        "_joint_moves",
         "_objective",
         "_profile",
         "_runs",

@@ -20,6 +20,8 @@ from jgp._hyperparameter_draws import (
 )
 from jgp._information import Information as Information
 from jgp._information import fisher_information as fisher_information
+from jgp._joint_draws import JointDraws as JointDraws
+from jgp._joint_draws import sample_joint as sample_joint
 from jgp._left_out import LeftOut as LeftOut
 from jgp._model import Model as Model
 from jgp._model import bound as bound

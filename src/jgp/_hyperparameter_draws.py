@@ -127,9 +127,9 @@ def sample_hyperparameters(
     positive_integer("num_samples", num_samples, least=4)
     imported()
     density = log_density(model, x, y, infer=infer)
-    root = _whitening(model, x, y, infer, density.raw)
+    root = whitening(model, x, y, infer, density.raw)
     start_key, run_key = jax.random.split(key)
-    starts = _starts(density, root, num_chains, start_key)
+    starts = starts_about(density, root, num_chains, start_key)
     keys = jax.random.split(run_key, num_chains)
     raw, divergent = _chains(
         density, root, starts, keys, int(num_warmup), int(num_samples)
@@ -149,7 +149,8 @@ def sample_hyperparameters(
     return HyperparameterDraws(raw, natural, found, ess, divergences, result, density)
 
 
-def _whitening(model, x, y, infer, raw: Array) -> Float[Array, "p p"]:
+def whitening(model, x, y, infer, raw: Array) -> Float[Array, "p p"]:
+    """A root of the inverse information, or the identity."""
     found = fisher_information(model, x, y, infer=infer)
     if bool(found.result == RESULTS.successful):
         root = cholesky(found.raw_covariance).lower
@@ -159,7 +160,10 @@ def _whitening(model, x, y, infer, raw: Array) -> Float[Array, "p p"]:
     return jnp.eye(raw.size, dtype=raw.dtype)
 
 
-def _starts(density: LogDensity, root: Array, num: int, key: PRNGKeyArray) -> Array:
+def starts_about(
+    density: LogDensity, root: Array, num: int, key: PRNGKeyArray
+) -> Float[Array, "num p"]:
+    """Whitened starts about the model, where the density is finite."""
     starts = []
     for each in jax.random.split(key, num):
         normals = jax.random.normal(each, (MAX_TRIES, len(density.raw)), root.dtype)
@@ -206,18 +210,26 @@ def _mixture(density: LogDensity, raws, points, key) -> Categorical | Normal:
     def one(raw):
         model = density.model(raw)
         found = density.infer(model, density.x, density.y)
-        predicted = found.predict(points, key=key)
+        return found.predict(points, key=key)
+
+    return mixture(one, raws, density.model(raws[0]).likelihood)
+
+
+def mixture(predict: Callable, draws: Any, likelihood: Any) -> Categorical | Normal:
+    """Class probabilities, or mean and variance, of what is predicted at each draw."""
+
+    def one(draw):
+        predicted = predict(draw)
         if isinstance(predicted, Categorical):
             return predicted.probs, predicted.probs
         if not isinstance(predicted, Normal):
             raise ValueError(
-                f"likelihood: got {type(model.likelihood).__name__}, wanted one of "
-                "classes or with Gaussian noise."
+                f"likelihood: got {type(likelihood).__name__}, wanted one of classes "
+                "or with Gaussian noise."
             )
         return predicted.mean, predicted.variance
 
-    first, second = lax.map(one, raws)
-    likelihood = density.model(raws[0]).likelihood
+    first, second = lax.map(one, draws)
     mean = jnp.mean(first, axis=0)
     if likelihood.classes:
         return Categorical(mean)
