@@ -185,13 +185,13 @@ def test_rejection_has_the_known_moments_and_normaliser(name, key):
             target.log_density, heavy, log_heavy, log_bound, key=key, num=num
         )
 
-    found = sample(jax.random.split(key, 1000))
+    found = sample(jax.random.split(key, 200))
     assert np.all(np.asarray(found.largest_log_ratio) <= 0)
     assert np.all(np.asarray(found.num_accepted) == num)
     assert np.all(p_values(found.draws, target) > LEVEL)
     # One estimate from all: the logarithm of each is low by half its variance, 1/60.
     error = np.mean(found.log_normaliser) - known_log_normaliser(name)
-    assert abs(error) < 4 * float(np.mean(found.standard_error)) / 30 + 0.5 / num
+    assert abs(error) < 4 * float(np.mean(found.standard_error)) / 14 + 0.5 / num
 
 
 @pytest.mark.parametrize("name", TARGETS)

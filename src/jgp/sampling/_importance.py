@@ -75,7 +75,11 @@ class Sample(NamedTuple):
 
     def resample(self, *, key: PRNGKeyArray, num: int) -> PyTree[Array]:
         """Draws of about P, with repetitions, by the weights."""
-        chosen = jax.random.categorical(key, self.log_weights, shape=(num,))
+        total = jnp.cumsum(jax.nn.softmax(self.log_weights))
+        u = total[-1] * jax.random.uniform(key, (num,), total.dtype)
+        # The first whose total exceeds u: never one of weight 0.
+        chosen = jnp.searchsorted(total, u, side="right")
+        chosen = jnp.minimum(chosen, total.size - 1)
         return jax.tree.map(lambda leaf: leaf[chosen], self.draws)
 
 
