@@ -158,7 +158,7 @@ def test_the_published_neural_network_is_no_optimum():
         assert supremum - 1e-3 < thesis.evidence(found) < supremum + 1e-7, start
     onward = searches("NN")[starts("NN").index(NEURAL_POINT)].history
     assert onward.gradient_norm[0] > 1
-    assert onward.log_evidence[-1] > onward.log_evidence[0] + 7
+    assert onward.objective[-1] > onward.objective[0] + 7
 
 
 def in_fifty_digits(slope, intercept):
