@@ -50,6 +50,7 @@ from jgp._selection import leave_one_out as leave_one_out
 from jgp.inference import Approximation as Approximation
 from jgp.inference import Evidence as Evidence
 from jgp.inference import condition as condition
+from jgp.inference import elbo as elbo
 from jgp.inference import evidence as evidence
 from jgp.inference import exact as exact
 from jgp.inference import exact_banded as exact_banded
@@ -57,3 +58,4 @@ from jgp.inference import expectation_propagation as expectation_propagation
 from jgp.inference import laplace as laplace
 from jgp.inference import nested_ep as nested_ep
 from jgp.inference import sample_posterior as sample_posterior
+from jgp.inference import variational as variational

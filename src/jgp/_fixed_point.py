@@ -158,8 +158,8 @@ def iterate(
             damping=s.damping,
             # The first point may be far from all others: its step teaches nothing.
             history=jnp.where(s.step > 1, jnp.minimum(s.history + 1, window), 0),
-            steps_z=_push(s.steps_z, z - s.z),
-            steps_r=_push(s.steps_r, image - z - (s.image - s.z)),
+            steps_z=push(s.steps_z, z - s.z),
+            steps_r=push(s.steps_r, image - z - (s.image - s.z)),
         )
 
     def propose(s: _State) -> _State:
@@ -174,7 +174,7 @@ def iterate(
         following = z + eta * r
         if window:
             used = jnp.arange(window, dtype=jnp.int32) < history
-            mixed = _anderson_step(following, r, eta, s.steps_z, s.steps_r, used)
+            mixed = anderson_step(following, r, eta, s.steps_z, s.steps_r, used)
             ok = feasible(unravel(mixed)) & jnp.all(jnp.isfinite(mixed))
             following = jnp.where(ok, mixed, following)
         # The next difference is taken from the point that was stepped from.
@@ -221,7 +221,7 @@ def _num_steps(last: _State) -> Int[Array, ""]:
     return last.step - last.returned.astype(last.step.dtype)
 
 
-def _push(rows: Float[Array, "window k"], row: Float[Array, " k"]):
+def push(rows: Float[Array, "window k"], row: Float[Array, " k"]):
     """The rows moved down by one, with `row` first."""
     return jnp.concatenate([row[None], rows])[: rows.shape[0]]
 
@@ -236,7 +236,7 @@ def _status(last: _State, max_steps: Array, damping: Array) -> RESULTS:
     return RESULTS.where(last.residual <= 1, RESULTS.successful, result)
 
 
-def _anderson_step(plain, r, eta, steps_z, steps_r, used):
+def anderson_step(plain, r, eta, steps_z, steps_r, used):
     """Z + η r − (ΔZ + η ΔR) γ, γ from regularised normal equations.
 
     The regularisation, a few eps of the trace, only bounds γ when the differences

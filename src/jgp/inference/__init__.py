@@ -2,6 +2,7 @@
 
 from jgp.inference._approximation import Approximation as Approximation
 from jgp.inference._banded import exact_banded as exact_banded
+from jgp.inference._bound import elbo as elbo
 from jgp.inference._condition import condition as condition
 from jgp.inference._draws import DrawsPosterior as DrawsPosterior
 from jgp.inference._ep import expectation_propagation as expectation_propagation
@@ -18,3 +19,4 @@ from jgp.inference._sites import DenseSites as DenseSites
 from jgp.inference._sites import DiagonalSites as DiagonalSites
 from jgp.inference._sites import RankOneSites as RankOneSites
 from jgp.inference._sites import SignedSites as SignedSites
+from jgp.inference._variational import variational as variational

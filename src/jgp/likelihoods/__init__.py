@@ -9,6 +9,7 @@ from jgp.likelihoods._categorical import MultinomialProbit as MultinomialProbit
 from jgp.likelihoods._categorical import Softmax as Softmax
 from jgp.likelihoods._counts import NegativeBinomial as NegativeBinomial
 from jgp.likelihoods._counts import Poisson as Poisson
+from jgp.likelihoods._expectations import expected_log_prob as expected_log_prob
 from jgp.likelihoods._gaussian import AbstractGaussian as AbstractGaussian
 from jgp.likelihoods._gaussian import CorrelatedGaussian as CorrelatedGaussian
 from jgp.likelihoods._gaussian import FixedNoiseGaussian as FixedNoiseGaussian

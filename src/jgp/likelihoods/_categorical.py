@@ -44,6 +44,11 @@ class Softmax(AbstractLikelihood):
         """Labels."""
         return True
 
+    @property
+    def log_concave(self) -> bool:
+        """It is."""
+        return True
+
     def log_prob(self, f: Float[Array, " C"], y: Int[Array, ""]) -> Float[Array, ""]:
         """Log p(y | f) at one point."""
         return jax.nn.log_softmax(f)[y]
@@ -95,6 +100,11 @@ class MultinomialProbit(AbstractLikelihood):
     @property
     def classes(self) -> bool:
         """Labels."""
+        return True
+
+    @property
+    def log_concave(self) -> bool:
+        """It is."""
         return True
 
     def log_prob(self, f: Float[Array, " C"], y: Int[Array, ""]) -> Float[Array, ""]:

@@ -41,7 +41,7 @@ def probit_by_orthant(
     """
 
     def one(m, S, label):
-        h = _against_others(m, S, label)
+        h = contrasts_against_others(m, S, label)
         unit = jnp.eye(h.mean.shape[0], dtype=m.dtype)
         return orthant_probability(h.mean, h.covariance + 1 + unit, key=key)
 
@@ -68,7 +68,7 @@ def probit_by_monte_carlo(
     u = jax.random.normal(auxiliary_key, (num_draws, 1), mean.dtype)
 
     def one(m, S, label):
-        h = _against_others(m, S, label)
+        h = contrasts_against_others(m, S, label)
         f = m[None] + e @ covariance_root(S).T
         others = other_classes(label, num_classes)
         controls = ndtr(u + f[:, label][:, None] - f[:, others])
@@ -117,7 +117,7 @@ def _softmax_average(mean, covariance, nodes, weights) -> Float[Array, "n C"]:
 
     def one(m, S):
         # h_k = f_C − f_k for the last class C, so that f − f_C = (−h, 0).
-        h = _against_others(m, S, jnp.array(num_contrasts, jnp.int32))
+        h = contrasts_against_others(m, S, jnp.array(num_contrasts, jnp.int32))
         points = h.mean[None] + nodes @ covariance_root(h.covariance).T
         logits = jnp.pad(-points, ((0, 0), (0, 1)))
         return weights @ jax.nn.softmax(logits, axis=1)
@@ -148,7 +148,7 @@ def log_orthant(
     return log_orthant_probability(mean, covariance + 1 + unit)
 
 
-def _against_others(
+def contrasts_against_others(
     mean: Float[Array, " C"], covariance: Float[Array, "C C"], label: Int[Array, ""]
 ) -> Contrasts:
     """The C − 1 contrasts of the label against the other classes."""

@@ -74,7 +74,8 @@ class LatentNoiseGaussian(AbstractLikelihood):
     """y = f₁ + exp(f₂)ε, ε standard normal: f₂ is the log standard deviation.
 
     Two latents a point, not log-concave. The prior mean of the second latent is where
-    the noise is by default: `jgp.independent([k, k], mean=[0.0, means.Constant(-2)])`.
+    the noise is by default, as in
+    `jgp.independent([k, k], mean=[means.Zero(), means.Constant(-2.0)])`.
     """
 
     @property
