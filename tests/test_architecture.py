@@ -32,6 +32,7 @@ LAYERS = {
         "_constraints",
         "_parameters",
         "_fixed_point",
+        "_ascent",
         "_implicit",
     },
     2: {

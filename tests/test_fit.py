@@ -552,3 +552,30 @@ def test_what_is_tied_has_one_domain():
     model = eqx.tree_at(lambda m: m.process.mean_function, model, mean)
     with pytest.raises(ValueError, match="of one shape and domain"):
         jgp.tie(model, lambda m: (m.process.mean_function, m.process.kernel.kernel))
+
+
+def test_the_bound_is_an_objective():
+    """Of `variational` its own evidence; of another method that at its posterior."""
+    x = np.linspace(0, 4, 25)
+    y = (np.sin(2 * x) + 0.3 * np.cos(9 * x) > 0).astype(int)
+    kernel = kernels.SquaredExponential(1.0)
+    model = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.BernoulliLogit())
+    evidence = jgp.fit(model, x, y, infer=jgp.variational, **QUIET)
+    bound = jgp.fit(model, x, y, infer=jgp.variational, objective="elbo", **QUIET)
+    best = bound.history.objective[-1]
+    assert abs(best - evidence.history.objective[-1]) < 1e-8
+    assert abs(best - float(jgp.elbo(bound.approximation))) < 1e-9
+    other = jgp.fit(model, x, y, infer=jgp.laplace, objective="elbo", **QUIET)
+    assert (
+        abs(other.history.objective[-1] - float(jgp.elbo(other.approximation))) < 1e-9
+    )
+    assert other.history.objective[-1] < best
+    # The gradient vanishes where differences say that it does.
+    lengthscale = float(other.model.process.kernel.lengthscale)
+
+    def at(lengthscale):
+        kernel = kernels.SquaredExponential(lengthscale)
+        moved = jgp.Model(jgp.GaussianProcess(kernel), likelihoods.BernoulliLogit())
+        return float(jgp.elbo(jgp.laplace(moved, x, y)))
+
+    assert at(lengthscale) > max(at(0.98 * lengthscale), at(1.02 * lengthscale))

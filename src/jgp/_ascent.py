@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jgp._fixed_point import (
     PATIENCE,
+    RISING,
     FixedPoint,
     anderson_step,
     empty_like,
@@ -34,6 +35,7 @@ class _State(eqx.Module):
     merit: Float[Array, ""]
     residual: Float[Array, ""]
     best: Float[Array, ""]
+    gained: Float[Array, ""]
     best_step: Int[Array, ""]
     size: Float[Array, ""]
     following: Float[Array, " k"]
@@ -88,8 +90,10 @@ def ascend(
         value = merit(auxiliary)
         residual = scaled_change(image, z, rtol, atol)
         usable = jnp.isfinite(value) & jnp.isfinite(residual)
-        floor = s.merit - slack * jnp.maximum(jnp.abs(s.merit), 1)
-        climbed = usable & (value >= floor)
+        least = slack * jnp.maximum(jnp.abs(s.merit), 1)
+        # Where the merit tells no more than rounding, the residual decides.
+        level = (value >= s.merit - least) & (residual <= RISING * s.best)
+        climbed = usable & (~(value <= s.merit + least) | level)
 
         def kept(new, old):
             return jax.tree.map(lambda a, b: jnp.where(climbed, a, b), new, old)
@@ -105,7 +109,7 @@ def ascend(
         size = jnp.where(climbed, longer, shorter)
         z, image = kept((z, image), (s.z, s.image))
         residual = jnp.where(climbed, residual, s.residual)
-        better = residual < s.best
+        better = climbed & ((residual < s.best) | ~(value <= s.gained + least))
         plain = z + size * (image - z)
         mixed = anderson_step(
             plain,
@@ -124,7 +128,8 @@ def ascend(
             auxiliary=kept(auxiliary, s.auxiliary),
             merit=jnp.where(climbed, value, s.merit),
             residual=residual,
-            best=jnp.where(better, residual, s.best),
+            best=jnp.minimum(residual, s.best),
+            gained=jnp.where(better, jnp.where(climbed, value, s.merit), s.gained),
             best_step=jnp.where(better, step, s.best_step),
             size=size,
             following=jnp.where(accelerate, mixed, plain),
@@ -148,6 +153,7 @@ def ascend(
         merit=-infinity,
         residual=infinity,
         best=infinity,
+        gained=-infinity,
         best_step=zero,
         size=jnp.ones((), dtype),
         following=flat,
@@ -162,6 +168,4 @@ def ascend(
     )
     result = RESULTS.where(jnp.isfinite(last.merit), result, RESULTS.non_finite)
     result = RESULTS.where(last.residual <= 1, RESULTS.successful, result)
-    return FixedPoint(
-        unravel(last.z), last.auxiliary, last.step, last.residual, result
-    )
+    return FixedPoint(unravel(last.z), last.auxiliary, last.step, last.residual, result)

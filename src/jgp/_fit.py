@@ -113,9 +113,9 @@ def fit(
         infer: The inference method, or a `functools.partial` of one; by default
             `exact` for Gaussian noise, `nested_ep` for the multinomial probit and
             `laplace` otherwise. Its sites start where those of the step before ended.
-        objective: "log_evidence", "leave_one_out" (the log predictive density),
-            `KFold` of the data, or any function of an `Approximation` that can be
-            differentiated.
+        objective: "log_evidence", "elbo" (`jgp.elbo`, the lower bound at the
+            posterior found), "leave_one_out" (the log predictive density), `KFold` of
+            the data, or any function of an `Approximation` that can be differentiated.
         optimizer: An optax chain, which takes `max_steps` steps unless the gradient
             vanishes; L-BFGS with a line search by default.
         init: "data" starts from the best of the model's own values and some that the

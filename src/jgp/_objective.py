@@ -14,7 +14,7 @@ from jgp._model import Model, log_prior
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS
 from jgp._selection import leave_one_out
-from jgp.inference import Approximation, exact, laplace, nested_ep
+from jgp.inference import Approximation, elbo, exact, laplace, nested_ep
 from jgp.inference._data import prepare
 from jgp.inference._exact import masked
 from jgp.likelihoods import AbstractGaussian, MultinomialProbit
@@ -65,7 +65,11 @@ def leave_one_out_score(approximation: Approximation) -> Float[Array, ""]:
     return jnp.sum(found.log_prob, where=getattr(found, "observed", None))
 
 
-OBJECTIVES = {"log_evidence": log_evidence, "leave_one_out": leave_one_out_score}
+OBJECTIVES = {
+    "log_evidence": log_evidence,
+    "elbo": elbo,
+    "leave_one_out": leave_one_out_score,
+}
 
 
 @eqx.filter_jit

@@ -19,6 +19,7 @@ TARGETS = {
     "exact_banded": np.sin(DATA.x[:, 0]),
     "laplace": DATA.y,
     "nested_ep": DATA.y,
+    "variational": DATA.y,
     "sample_posterior": DATA.y,
 }
 LIKELIHOODS = {
@@ -26,6 +27,7 @@ LIKELIHOODS = {
     "exact_banded": likelihoods.Gaussian(0.1),
     "laplace": likelihoods.Softmax(3),
     "nested_ep": likelihoods.MultinomialProbit(3),
+    "variational": likelihoods.Softmax(3),
     "sample_posterior": likelihoods.Softmax(3),
 }
 VERBS = {
@@ -33,6 +35,7 @@ VERBS = {
     "exact_banded": functools.partial(jgp.exact_banded, bandwidth=12),
     "laplace": jgp.laplace,
     "nested_ep": jgp.nested_ep,
+    "variational": jgp.variational,
     "sample_posterior": functools.partial(
         jgp.sample_posterior,
         key=jax.random.key(0),
@@ -90,7 +93,9 @@ def test_every_approximation_has_the_same_parts(name):
     assert log_prob.shape == (4,)
 
 
-@pytest.mark.parametrize("name", ["exact", "exact_banded", "laplace", "nested_ep"])
+@pytest.mark.parametrize(
+    "name", ["exact", "exact_banded", "laplace", "nested_ep", "variational"]
+)
 def test_start_is_checked_and_cast(name):
     start = approximated(name)
     x32 = inputs(name).astype(np.float32)
@@ -104,7 +109,9 @@ def test_start_is_checked_and_cast(name):
         VERBS[name](jgp.Model(process, likelihood), DATA.x, DATA.y, init=start)
 
 
-@pytest.mark.parametrize("name", ["exact", "exact_banded", "laplace", "nested_ep"])
+@pytest.mark.parametrize(
+    "name", ["exact", "exact_banded", "laplace", "nested_ep", "variational"]
+)
 def test_shapes_of_traced_targets_are_checked(name):
     column = np.asarray(TARGETS[name])[:, None]
     run = jax.jit(lambda y: VERBS[name](model(name), inputs(name), y).log_evidence)
@@ -185,7 +192,7 @@ def test_zero_absolute_tolerance_converges():
     assert bool(approximation.result == RESULTS.successful)
 
 
-@pytest.mark.parametrize("name", ["laplace", "nested_ep"])
+@pytest.mark.parametrize("name", ["laplace", "nested_ep", "variational"])
 def test_traced_labels_of_any_kind_are_integers(name):
     wanted = float(approximated(name).log_evidence)
     run = jax.jit(lambda y: VERBS[name](model(name), DATA.x, y).log_evidence)

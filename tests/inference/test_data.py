@@ -14,8 +14,13 @@ from jgp._results import RESULTS
 
 X = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.5]])
 LABELS = np.array([0, 1, 2, 1])
-VERBS = {"exact": jgp.exact, "laplace": jgp.laplace, "nested_ep": jgp.nested_ep}
-CLASSIFIERS = ("laplace", "nested_ep")
+VERBS = {
+    "exact": jgp.exact,
+    "laplace": jgp.laplace,
+    "nested_ep": jgp.nested_ep,
+    "variational": jgp.variational,
+}
+CLASSIFIERS = ("laplace", "nested_ep", "variational")
 ITERATIVE = CLASSIFIERS
 every_verb = pytest.mark.parametrize("name", VERBS)
 every_classifier = pytest.mark.parametrize("name", CLASSIFIERS)
@@ -28,6 +33,7 @@ def model(name, kernel=None, mean=None, num_latents=3):
     likelihood = {
         "laplace": likelihoods.Softmax,
         "nested_ep": likelihoods.MultinomialProbit,
+        "variational": likelihoods.Softmax,
     }[name](num_latents)
     process = jgp.independent([kernel] * num_latents, mean=mean)
     return jgp.Model(process, likelihood)

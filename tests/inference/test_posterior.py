@@ -11,7 +11,14 @@ from jgp import kernels, likelihoods
 from jgp.inference import _posterior
 from tests.problems import squared_exponentials, toy
 
-METHODS = ("exact one", "exact two", "laplace one", "laplace", "nested_ep")
+METHODS = (
+    "exact one",
+    "exact two",
+    "laplace one",
+    "laplace",
+    "nested_ep",
+    "variational",
+)
 
 
 @functools.cache
@@ -36,6 +43,7 @@ def posterior(method):
     likelihood = {
         "laplace": likelihoods.Softmax(3),
         "nested_ep": likelihoods.MultinomialProbit(3),
+        "variational": likelihoods.Softmax(3),
     }[method]
     model = squared_exponentials(likelihood, [0.7, 1.0, 1.5], 10.0)
     return getattr(jgp, method)(model, data.x, data.y).posterior

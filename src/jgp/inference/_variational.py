@@ -1,14 +1,14 @@
 r"""Variational inference in site form (Opper & Archambeau 2009; Khan & Lin 2017).
 
 The Gaussian q(f) that maximises the bound E_q[log p(y | f)] − KL(q ‖ p) is a prior
-times sites, as its stationarity in mean and covariance says: S⁻¹ = K⁻¹ + T, b = E_q[∇log p]
-with
+times sites, as its stationarity in mean and covariance says: S⁻¹ = K⁻¹ + T and
+K⁻¹(m − m₀) = E_q[∇log p], with
 
     Tᵢ = −2 ∂E_q[log p(yᵢ | fᵢ)]/∂Sᵢ = −E_q[∇²log p],   νᵢ = E_q[∇log p] + Tᵢmᵢ.
 
 Sites computed so from q are a natural-gradient step of length 1, which a Gaussian
-likelihood needs one of; shorter steps z + γ(F(z) − z) raise the bound. With latents that
-are independent given the data Tᵢ is diagonal: 2nC parameters.
+likelihood needs one of; shorter steps z + γ(F(z) − z) raise the bound. With latents
+that are independent given the data Tᵢ is diagonal: 2nC parameters.
 
 The bound is stationary in q, so its derivative in the model is that with q held,
 
@@ -43,7 +43,7 @@ from jgp.inference._sites import (
     DiagonalSites,
     SignedSites,
 )
-from jgp.likelihoods import AbstractLikelihood, expected_log_prob
+from jgp.likelihoods import AbstractLikelihood, expected_log_prob, tilted_moments
 
 # A prior variance of latents above which inference starts elsewhere.
 BROAD = 10.0
@@ -74,18 +74,19 @@ def variational(
     max_steps: int = 500,
     throw: bool = True,
     coupled: bool = False,
-    window: int = 5,
+    window: int = 10,
 ) -> Approximation:
     """Approximate the posterior by the Gaussian of the largest evidence lower bound.
 
     Any likelihood, by `jgp.likelihoods.expected_log_prob`: in closed form for Gaussian
     noise, Laplace noise, `Poisson` and `LatentNoiseGaussian`; by quadrature to rounding
-    for others of one latent; on a fixed lattice of 1021 points for classes, which makes
-    `log_evidence` the bound up to about 1e-4 a point for broad latents (and dear for
-    `MultinomialProbit`, whose log p is an integral itself). Natural-gradient steps,
-    Anderson-accelerated and shortened where the bound would fall. A likelihood that is
-    not log-concave can have several optima; `init` decides between them.
-    Differentiable to any order: the first derivative of `log_evidence` is explicit.
+    for others of one latent, for `Softmax` of independent latents and, to 1e-7, for
+    three classes; elsewhere on a fixed lattice, which leaves an error of about 1e-3 a
+    point and is dear for `MultinomialProbit`, whose log p is an integral itself.
+    Natural-gradient steps, Anderson-accelerated, shortened where the bound would fall.
+    A likelihood that is not log-concave can have several optima; `init` decides between
+    them. Differentiable to any order; the first derivative of `log_evidence` is
+    explicit.
 
     Args:
         model: A process with independent latents and a likelihood.
@@ -202,24 +203,31 @@ def _variational(
 
 
 def _first_sites(problem: _Problem, concave: bool) -> AbstractSites:
-    """Sites that say nothing: q is the prior.
+    """Sites to start from, near and with a proper posterior.
 
-    Under a broad prior E[log p] may be so low (counts of rate exp f) that the way from
-    there is long; sites that belong to less broad latents are nearer, and proper for a
-    likelihood that is log-concave.
+    Those of a point's own posterior for likelihoods of one latent: under a broad prior
+    E[log p] may be so low (counts of rate exp f) that the way from there is long. For
+    several latents the prior, or one less broad.
     """
     prior_mean, (n, num_latents) = problem.prior_mean, problem.prior_mean.shape
     zeros = jnp.zeros_like(prior_mean)
     if problem.root is not None:
         blocks = jnp.zeros((n, num_latents, num_latents), zeros.dtype)
         return DenseSites(blocks, zeros)
-    if not concave:
-        return SignedSites(zeros, zeros)
-    prior_variance = jnp.diagonal(problem.K, axis1=1, axis2=2).T
-    prior_variance = jnp.broadcast_to(prior_variance, zeros.shape)
-    broad = jnp.any(prior_variance > BROAD)
-    moments = prior_mean, jnp.minimum(prior_variance, BROAD)
-    near, _ = _matching_sites(DiagonalSites, problem, moments)
+    kind = DiagonalSites if concave else SignedSites
+    variance = jnp.diagonal(problem.K, axis1=1, axis2=2).T
+    variance = jnp.broadcast_to(variance, zeros.shape)
+    if num_latents == 1:
+        m, v = prior_mean[:, 0], variance[:, 0]
+        tilted = tilted_moments(problem.likelihood, m, v, problem.y)
+        own = m + v * tilted.slope, v * tilted.remainder
+        moments = own[0][:, None], own[1][:, None]
+        near, _ = _matching_sites(kind, problem, moments)
+        usable = jnp.isfinite(near.linear) & (near.precision > 0)
+        return jax.tree.map(lambda a: jnp.where(usable, a, 0), near)
+    broad = jnp.any(variance > BROAD) & concave
+    moments = prior_mean, jnp.minimum(variance, BROAD)
+    near, _ = _matching_sites(kind, problem, moments)
     return jax.tree.map(lambda a: jnp.where(broad, a, 0), near)
 
 

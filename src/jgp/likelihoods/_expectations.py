@@ -2,8 +2,8 @@ r"""Expected log likelihoods E[log p(y | f)] under Gaussian latents.
 
 What variational inference needs of a likelihood. The derivatives in the mean and the
 covariance of f are those of the rule itself: the nodes move with them, f = m + Rz with
-S = RRᵀ and constant z, so that E[∇log p] and ½E[∇²log p] (Bonnet's and Price's theorems;
-Opper & Archambeau 2009) belong to the very bound that is maximised.
+S = RRᵀ and constant z, so that E[∇log p] and ½E[∇²log p] (Bonnet's and Price's
+theorems; Opper & Archambeau 2009) belong to the very bound that is maximised.
 """
 
 import functools

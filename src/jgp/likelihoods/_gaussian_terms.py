@@ -13,7 +13,7 @@ def _(
     mean: Float[Array, " n"],
     variance: Float[Array, " n"],
     y: Array,
-    power: Float[Array, " n"] | None,
+    power: Float[Array, " n"] | None = None,
 ) -> Tilted:
     """N(y; f, σ²)^η is √(2πσ²/η) (2πσ²)^{−η/2} N(y; f, σ²/η)."""
     noise = likelihood.variances((mean.shape[0], 1))[:, 0]

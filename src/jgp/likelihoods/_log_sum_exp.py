@@ -1,9 +1,11 @@
 r"""E[log Σ exp f_c] of independent normals, by integrals over one dimension.
 
-log Σ exp f_c + γ is the mean of the largest of f_c + G_c, G_c standard Gumbel (McFadden),
-whose distribution function is a product. So, for any a,
+log Σ exp f_c + γ is the mean of the largest of f_c + G_c, G_c standard Gumbel (McFadden
+1974), whose distribution function is a product. So, for any a,
 
-    E[log Σ exp f_c] = a + ∫ exp(−e^{a−u}) − ∏_c φ_c(u) du,   φ_c(u) = E[exp(−e^{f_c−u})].
+    E[log Σ exp f_c] = a + ∫ exp(−e^{a−u}) − ∏_c φ_c(u) du,
+
+φ_c(u) = E[exp(−e^{f_c−u})].
 
 The integrand is analytic and decays at both ends, so the trapezoid converges
 exponentially; φ_c takes Gauss-Hermite. The cost is linear in the number of classes.
@@ -44,6 +46,6 @@ def expected_log_sum_exp(
     index = jnp.arange(NUM_LEVELS, dtype=dtype)
     decay = jnp.exp((a - low)[:, None] - step[:, None] * index[None])
     centred = mean - a[:, None]
-    rates = jnp.exp(centred[:, :, None] + deviation[:, :, None] * z)
+    rates = jnp.exp(centred[:, :, None] + deviation[:, :, None] * z[None, None])
     phi = jnp.exp(-decay[:, None, :, None] * rates[:, :, None, :]) @ weights
     return a + step * jnp.sum(jnp.exp(-decay) - jnp.prod(phi, axis=1), axis=1)
