@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+import threadpoolctl
 from jaxtyping import Float
 from tqdm import tqdm
 
@@ -207,7 +208,10 @@ def _side_by_side(runs: list[Run], evaluator: Evaluator, told: Callable) -> bool
             if told(run, evaluator.at(run.wanted, run.warm)):
                 return True
         return False
-    with concurrent.futures.ThreadPoolExecutor(_num_cores()) as pool:
+    # One thread for each LAPACK call: those of OpenBLAS spin while they wait, on cores
+    # that the other searches want.
+    alone = threadpoolctl.threadpool_limits(1, "blas")
+    with alone, concurrent.futures.ThreadPoolExecutor(_num_cores()) as pool:
         futures = {
             pool.submit(evaluator.at, run.wanted, run.warm): run
             for run in runs
