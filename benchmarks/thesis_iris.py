@@ -67,7 +67,7 @@ def compare(
         key=key,
         proposal=approximation,
         num_chains=chains,
-        num_warmup=100,
+        num_warmup=500,
         max_steps=draws,
         throw=False,
     )

@@ -1,12 +1,22 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jgp
 from jgp import kernels, likelihoods
+from jgp._linalg import cholesky
 from jgp._results import RESULTS
+from jgp.inference._moves import (
+    Ellipse,
+    ellipse_about,
+    elliptical_slice_chain,
+    metropolis_chain,
+)
+from jgp.inference._sites import DiagonalSites
+from jgp.sampling import scan
 from tests.cases import slow_unless
 from tests.problems import squared_exponentials, toy
 
@@ -35,7 +45,8 @@ def chains(sampler: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "sampler", slow_unless(["elliptical_slice"], ["elliptical_slice", "metropolis"])
+    "sampler",
+    slow_unless(["elliptical_slice"], ["elliptical_slice", "metropolis", "nuts"]),
 )
 def test_gaussian_noise_gives_the_exact_posterior(sampler):
     model, x, y = regression()
@@ -69,6 +80,76 @@ def test_gaussian_noise_gives_the_exact_posterior(sampler):
 def test_metropolis_settles_near_its_best_acceptance():
     acceptance = np.asarray(chains("metropolis").diagnostics.acceptance)
     assert np.all((acceptance > 0.1) & (acceptance < 0.5))
+
+
+@pytest.mark.slow
+def test_nuts_tells_of_its_energies():
+    diagnostics = chains("nuts").diagnostics
+    acceptance = np.asarray(diagnostics.acceptance)
+    # Adapted to 0.8; five whitened dimensions are easy.
+    assert np.all((acceptance > 0.65) & (acceptance < 0.98))
+    assert np.all(np.asarray(diagnostics.divergent) < 0.01)
+    # Its draws are nearly independent.
+    assert float(np.min(diagnostics.ess)) > 4 * 4000 / 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("move", ["prior", "approximation", "metropolis"])
+def test_joint_distribution_is_left_alone(move):
+    """Getting it right (Geweke 2004): (f, y) ~ p, then steps of f | y, is (f, y) ~ p.
+
+    40 000 replicates of five steps; a move that leaves another density invariant moves
+    the moments of f, or its correlation with y.
+    """
+    num, n = 40_000, 3
+    x = jnp.asarray([[0.0], [0.4], [1.5]])
+    kernel = 4.0 * kernels.SquaredExponential(1.0)
+    K = kernels.gram(kernel, x)[None]
+    root = cholesky(K).lower
+    likelihood = likelihoods.BernoulliLogit()
+    mean = jnp.full((n, 1), 0.5)
+    run = functools.partial(scan, num_samples=1, num_warmup=0, thinning=5)
+    none = Ellipse(None, None, None, jnp.zeros((n, 1)))
+
+    def replicate(key):
+        w_key, y_key, move_key = jax.random.split(key, 3)
+        w = jax.random.normal(w_key, (n, 1))
+
+        def latents(w):
+            return mean + root[0] @ w
+
+        y = likelihood.sample(latents(w)[:, 0], key=y_key)
+
+        def log_likelihood(w):
+            return jnp.sum(likelihood.log_probs(latents(w), y))
+
+        if move == "metropolis":
+            moved = metropolis_chain(log_likelihood, run, none, w, move_key)
+        elif move == "prior":
+            moved = elliptical_slice_chain(log_likelihood, run, none, w, move_key)
+        else:
+            linear = y[:, None].astype(w.dtype) - 0.5
+            sites = DiagonalSites(jnp.full((n, 1), 0.3), linear)
+            about = ellipse_about(K, root, mean, sites)
+
+            def log_ratio(w):
+                f = latents(w)
+                log_sites = about.sites.linear * f - f * about.sites.times(f) / 2
+                return log_likelihood(w) - jnp.sum(log_sites)
+
+            moved = elliptical_slice_chain(log_ratio, run, about, w, move_key)
+        return w[:, 0], moved.draws[0, :, 0], y.astype(w.dtype)
+
+    keys = jax.random.split(jax.random.key(3), num)
+    before, after, y = map(np.asarray, jax.jit(jax.vmap(replicate))(keys))
+    assert np.mean(np.any(before != after, axis=1)) > 0.6
+    statistics = [after, after**2 - 1, after[:, [0, 1, 2]] * after[:, [1, 2, 0]]]
+    statistics += [(after - before) * y, (after**2 - before**2) * y]
+    statistics = np.concatenate(statistics, axis=1)
+    errors = np.std(statistics, axis=0) / np.sqrt(num)
+    z = np.mean(statistics, axis=0) / errors
+    # Fifteen statistics: the largest of so many is above 4 once in 1000 runs.
+    assert np.max(np.abs(z)) < 4
 
 
 def test_approximation_by_draws():

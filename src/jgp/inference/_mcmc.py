@@ -24,12 +24,13 @@ from jgp.inference._moves import (
     ellipse_about,
     elliptical_slice_chain,
     metropolis_chain,
+    nuts_chain,
 )
 from jgp.inference._nested_ep import nested_ep
 from jgp.likelihoods import MultinomialProbit
 from jgp.sampling import effective_sample_size, rhat, scan
 
-SAMPLERS = ("elliptical_slice", "metropolis")
+SAMPLERS = ("elliptical_slice", "metropolis", "nuts")
 # The default bound on R-hat − 1.
 RHAT_TOLERANCE = 0.05
 
@@ -42,11 +43,14 @@ class SamplingDiagnostics(eqx.Module):
         ess: Bulk effective sample size over all chains.
         acceptance: Mean acceptance of each chain (of proposals for Metropolis; 1 over
             the likelihood evaluations a step for elliptical slice).
+        divergent: The share of steps of each chain whose energy ran away, 0 but for
+            NUTS: more than a few say that the draws miss narrow places.
     """
 
     rhat: Float[Array, "n C"]
     ess: Float[Array, "n C"]
     acceptance: Float[Array, " chains"]
+    divergent: Float[Array, " chains"]
 
 
 def sample_posterior(
@@ -84,13 +88,16 @@ def sample_posterior(
         sampler: "elliptical_slice" (Murray, Adams & MacKay 2010), about the prior or
             about `proposal` (Nishihara, Murray & Adams 2014), or "metropolis", a
             random walk whose proposal covariance is a multiple of the proposal's
-            (Cabral 2021, Alg. 7), the multiple adapted in warm-up.
+            (Cabral 2021, Alg. 7), the multiple adapted in warm-up, or "nuts" (Hoffman
+            & Gelman 2014; the extra `mcmc`), in the coordinates in which the prior is
+            white, step size and inverse mass adapted in warm-up.
         num_chains: Independent chains, run as one batch.
         num_warmup: Steps of each chain that are thrown away.
         thinning: Steps between draws that are kept.
         proposal: A Gaussian approximation. Ellipses about it leave the same
             posterior invariant as those about the prior, and mix hundreds of times
-            faster once the data say much; chains start from its draws. By default
+            faster once the data say much; chains start from its draws, all that
+            "nuts" takes of it. By default
             none for "elliptical_slice"; for "metropolis" nested EP's under the
             multinomial probit and Laplace's otherwise.
 
@@ -210,14 +217,18 @@ def _sample_posterior(
             return log_likelihood(w) - log_sites(w)
 
         one = functools.partial(elliptical_slice_chain, log_ratio, run, about)
+    elif sampler == "nuts":
+        one = functools.partial(nuts_chain, log_likelihood, run, num_warmup)
     else:
         one = functools.partial(metropolis_chain, log_likelihood, run, about)
     keys = jax.random.split(run_key, num_chains)
-    whitened, acceptance = jax.vmap(one)(start, keys)
+    moved = jax.vmap(one)(start, keys)
 
-    posterior = DrawsPosterior(model.process, x, root, whitened)
+    posterior = DrawsPosterior(model.process, x, root, moved.draws)
     f = posterior.draws
-    diagnostics = SamplingDiagnostics(rhat(f), effective_sample_size(f), acceptance)
+    diagnostics = SamplingDiagnostics(
+        rhat(f), effective_sample_size(f), moved.acceptance, moved.divergent
+    )
     # R-hat does not exist for a latent that never moves; then the chains agree.
     excess = jnp.max(jnp.where(jnp.isnan(diagnostics.rhat), 1, diagnostics.rhat)) - 1
     residual = jnp.maximum(excess, 0) / rtol

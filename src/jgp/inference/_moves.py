@@ -1,7 +1,8 @@
-"""The moves of chains over whitened latents w ~ N(0, I): ellipses and random walks."""
+"""Moves of chains over whitened latents w ~ N(0, I): ellipses, random walks, NUTS."""
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -14,10 +15,24 @@ from jgp.inference._site_draws import tempered, whitened_deviation
 from jgp.inference._site_factor import SiteFactor
 from jgp.inference._site_posterior import site_posterior
 from jgp.inference._sites import AbstractSites
-from jgp.sampling import elliptical_slice, metropolis
+from jgp.sampling import elliptical_slice, metropolis, nuts
 
 # Precision of the sites that ellipses are drawn about, relative to the approximation's.
 TEMPER = 0.75
+
+
+class Moved(NamedTuple):
+    """What a chain came to.
+
+    Args:
+        draws: Its positions.
+        acceptance: Its mean acceptance.
+        divergent: The share of its steps whose energy ran away.
+    """
+
+    draws: Float[Array, "draws n C"]
+    acceptance: Float[Array, ""]
+    divergent: Float[Array, ""]
 
 
 class Ellipse(eqx.Module):
@@ -54,8 +69,8 @@ def ellipse_about(K, root, prior_mean, sites: AbstractSites) -> Ellipse:
 
 def elliptical_slice_chain(
     log_ratio: Callable, run: Callable, about: Ellipse, start: Array, key: PRNGKeyArray
-) -> tuple[Array, Array]:
-    """Draws of one chain, and its mean of 1 over the evaluations a step.
+) -> Moved:
+    """One chain, with the mean of 1 over the evaluations a step.
 
     Args:
         log_ratio: The log density of the target over the ellipse's Gaussian.
@@ -73,7 +88,8 @@ def elliptical_slice_chain(
     state = elliptical_slice.init(start, log_ratio)
     chain = run(step, state, key=key)
     evaluations = chain.infos.num_evaluations.astype(start.dtype)
-    return chain.draws, jnp.mean(1 / evaluations)
+    acceptance = jnp.mean(1 / evaluations)
+    return Moved(chain.draws, acceptance, jnp.zeros_like(acceptance))
 
 
 def metropolis_chain(
@@ -82,7 +98,7 @@ def metropolis_chain(
     about: Ellipse,
     start: Array,
     key: PRNGKeyArray,
-) -> tuple[Array, Array]:
+) -> Moved:
     """A random walk with steps of the approximation's shape, sized in warm-up.
 
     The start is 2.38/√(nC), optimal for a Gaussian target of that covariance (Roberts,
@@ -113,4 +129,25 @@ def metropolis_chain(
         warmup_step=warmup_step,
         collect=lambda state: state[0].position,
     )
-    return chain.draws, jnp.mean(chain.infos.acceptance)
+    acceptance = jnp.mean(chain.infos.acceptance)
+    return Moved(chain.draws, acceptance, jnp.zeros_like(acceptance))
+
+
+def nuts_chain(
+    log_likelihood: Callable,
+    run: Callable,
+    num_warmup: int,
+    start: Array,
+    key: PRNGKeyArray,
+) -> Moved:
+    """The No-U-Turn sampler, its step size and inverse mass adapted in warm-up."""
+
+    def log_density(w):
+        return log_likelihood(w) - jnp.sum(w**2) / 2
+
+    warmup_key, run_key = jax.random.split(key)
+    state = nuts.warm_up(start, log_density, key=warmup_key, num_steps=num_warmup)
+    step = functools.partial(nuts.step, log_density=log_density)
+    chain = run(step, state, key=run_key, num_warmup=0)
+    divergent = jnp.mean(chain.infos.divergent.astype(start.dtype))
+    return Moved(chain.draws, jnp.mean(chain.infos.acceptance), divergent)
