@@ -21,6 +21,7 @@ from benchmarks.evidence import problem
 from benchmarks.report import markdown
 from benchmarks.timing import machine, timed
 from jgp.sampling import effective_sample_size, elliptical_slice, scan
+from jgp.sampling import run as sampling_run
 
 CHAINS = 4
 
@@ -55,6 +56,31 @@ def ours(log_likelihood: Callable, size: int, num: int) -> Callable:
         return scan(step, state, key=key, num_samples=num, num_warmup=0).draws
 
     return jax.jit(jax.vmap(chain))
+
+
+def side_by_side(log_likelihood: Callable, size: int, num: int) -> Callable:
+    """The same chains by `jgp.sampling.run`, a core for each."""
+    step = functools.partial(
+        elliptical_slice.step,
+        log_likelihood=log_likelihood,
+        draw=lambda key: jax.random.normal(key, (size,)),
+    )
+
+    def chains(keys):
+        starts = jax.vmap(lambda key: jax.random.normal(key, (size,)))(keys)
+        init = functools.partial(elliptical_slice.init, log_likelihood=log_likelihood)
+        found = sampling_run(
+            step,
+            jax.vmap(init)(starts),
+            key=keys[0],
+            num_samples=num,
+            chains=CHAINS,
+            vectorize=False,
+            progress=False,
+        )
+        return found.draws
+
+    return chains
 
 
 def theirs(log_likelihood: Callable, size: int, num: int) -> Callable:
@@ -104,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     methods = {
         "jgp": ours(log_likelihood, size, num),
+        "jgp, chains side by side": side_by_side(log_likelihood, size, num),
         "blackjax": theirs(log_likelihood, size, num),
         "jgp, about nested EP": about_nested_ep,
     }

@@ -33,6 +33,7 @@ LAYERS = {
         "_parameters",
         "_fixed_point",
         "_ascent",
+        "_cores",
         "_implicit",
     },
     2: {

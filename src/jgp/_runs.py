@@ -1,7 +1,6 @@
 """Searches on a device: who evaluates what, and what is kept of each search."""
 
 import concurrent.futures
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-import threadpoolctl
 from jaxtyping import Float
 from tqdm import tqdm
 
 from jgp import _checkpoint
+from jgp._cores import side_by_side
 from jgp._evaluator import Evaluator
 from jgp._model import Model
 from jgp._results import RESULTS
@@ -208,31 +207,21 @@ def _side_by_side(runs: list[Run], evaluator: Evaluator, told: Callable) -> bool
             if told(run, evaluator.at(run.wanted, run.warm)):
                 return True
         return False
-    # One thread for each LAPACK call: those of OpenBLAS spin while they wait, on cores
-    # that the other searches want.
-    alone = threadpoolctl.threadpool_limits(1, "blas")
-    with alone, concurrent.futures.ThreadPoolExecutor(_num_cores()) as pool:
+    with side_by_side() as pool:
         futures = {
             pool.submit(evaluator.at, run.wanted, run.warm): run
             for run in runs
             if run.wanted is not None
         }
-        try:
-            while futures:
-                done, _ = concurrent.futures.wait(
-                    futures, return_when=concurrent.futures.FIRST_COMPLETED
-                )
-                for future in done:
-                    run = futures.pop(future)
-                    if told(run, future.result()):
-                        return True
-                    if run.wanted is not None:
-                        again = pool.submit(evaluator.at, run.wanted, run.warm)
-                        futures[again] = run
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        while futures:
+            done, _ = concurrent.futures.wait(
+                futures, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for future in done:
+                run = futures.pop(future)
+                if told(run, future.result()):
+                    return True
+                if run.wanted is not None:
+                    again = pool.submit(evaluator.at, run.wanted, run.warm)
+                    futures[again] = run
     return False
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

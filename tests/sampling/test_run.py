@@ -54,6 +54,22 @@ def test_draws_are_those_of_one_scan_however_it_is_cut(chunk_size, key):
     assert bool(found.result == RESULTS.successful)
 
 
+def test_chains_side_by_side_are_the_same_chains(key, tmp_path):
+    total = (0.0, lambda total, draw: total + draw[0])
+    for options in ({}, {"reduce": total}, {"warmup_step": warmup_step}):
+        wanted = sampling.run(step, START, key=key, **QUIET, **options)
+        found = sampling.run(step, START, key=key, vectorize=False, **QUIET, **options)
+        for a, b in zip(
+            jax.tree.leaves(found[:3]), jax.tree.leaves(wanted[:3]), strict=True
+        ):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+    path = tmp_path / "chains"
+    alone = {"key": key, "vectorize": False, "checkpoint": path, **QUIET}
+    short = sampling.run(step, START, **alone)
+    again = sampling.run(step, START, **alone)
+    np.testing.assert_array_equal(again.draws, short.draws)
+
+
 def test_warm_up_has_its_own_step(key):
     found = sampling.run(
         step, START, key=key, warmup_step=warmup_step, chunk_size=2, **QUIET

@@ -17,6 +17,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from tqdm import tqdm
 
 from jgp import _archive
+from jgp._cores import side_by_side
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS
 from jgp.sampling._chains import sampled, warmed
@@ -56,6 +57,7 @@ def run(
     warmup_step: Callable[..., tuple[Any, Any]] | None = None,
     reduce: tuple[PyTree, Callable[[Any, Any], Any]] | None = None,
     chunk_size: int = CHUNK_SIZE,
+    vectorize: bool = True,
     progress: bool = True,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 10.0,
@@ -79,6 +81,9 @@ def run(
             the next: what is accumulated is kept in place of the draws, so that memory
             does not grow with them. `(0.0, lambda total, draw: total + draw)` sums.
         chunk_size: Steps between one look at the clock and the next.
+        vectorize: Whether chains are one batch, which is best for cheap densities and
+            on accelerators. False runs each by itself, as many at once as a CPU has
+            cores: no chain waits for another that needs more evaluations in a step.
         progress: Whether to show the bar.
         checkpoint: A file that is written now and then, at once or not at all, and
             resumed from where it exists: the draws are the same to the last bit.
@@ -97,7 +102,7 @@ def run(
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"checkpoint: expected a path in a directory, got {path}.")
     keys = jax.random.split(key, chains)
-    plan = _Plan(step, warmup_step, collect, reduce, num_warmup, thinning)
+    plan = _Plan(step, warmup_step, collect, reduce, num_warmup, thinning, vectorize)
     progress_so_far = _Progress(plan, state, keys, chains)
     numbers = (num_samples, num_warmup, thinning)
     mark = _archive.fingerprint(key, state, numbers, reduce and reduce[0])
@@ -154,6 +159,7 @@ class _Plan(NamedTuple):
     reduce: tuple[PyTree, Callable[[Any, Any], Any]] | None
     num_warmup: int
     thinning: int
+    vectorize: bool
 
 
 class _Progress:
@@ -187,22 +193,37 @@ class _Progress:
         if end <= plan.num_warmup:
             told = plan.warmup_step is not None
             warm = plan.warmup_step if plan.warmup_step is not None else plan.step
-            self.state = warmed(warm, told, self.state, self.keys, start, num)
-            jax.block_until_ready(self.state)
+            (self.state,) = self._over_chains(
+                lambda state, _, keys: (warmed(warm, told, state, keys, start, num),)
+            )
         else:
-            found = self._sampled(start, num // plan.thinning)
-            self.state, self.total, draws, infos = jax.block_until_ready(found)
+            found = self._over_chains(self._sampled(start, num // plan.thinning))
+            self.state, self.total, draws, infos = found
             self.infos.append(_on_host(infos))
             if plan.reduce is None:
                 self.draws.append(_on_host(draws))
         self.done = end
         return num
 
-    def _sampled(self, start: Array, num: int) -> tuple[PyTree, PyTree, PyTree, PyTree]:
+    def _sampled(self, start: Array, num: int) -> Callable[..., tuple]:
         plan = self.plan
         update = None if plan.reduce is None else plan.reduce[1]
         fixed = (plan.step, plan.collect, update, plan.thinning)
-        return sampled(fixed, self.state, self.total, self.keys, start, num)
+        return lambda state, total, keys: sampled(fixed, state, total, keys, start, num)
+
+    def _over_chains(self, advance: Callable[..., tuple]) -> tuple:
+        """Of states, totals and keys, of all chains at once or of each by itself."""
+        stacked = (self.state, self.total, self.keys)
+        if self.plan.vectorize:
+            return jax.block_until_ready(advance(*stacked))
+
+        def alone(i: int) -> tuple:
+            one = jax.tree.map(lambda leaf: leaf[i : i + 1], stacked)
+            return jax.block_until_ready(advance(*one))
+
+        with side_by_side() as pool:
+            parts = list(pool.map(alone, range(self.keys.shape[0])))
+        return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
     def content(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -218,7 +239,8 @@ class _Progress:
         self.state = _archive.restored(content, "state", self.state)
         self.total = _archive.restored(content, "total", self.total)
         if not bool(content["empty"]):
-            shapes = jax.eval_shape(lambda: self._sampled(jnp.asarray(0), 1))
+            one = self._sampled(jnp.asarray(0), 1)
+            shapes = jax.eval_shape(one, self.state, self.total, self.keys)
             like = jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)
             self.infos = [_on_host(_archive.restored(content, "infos", like[3]))]
             if self.plan.reduce is None:
