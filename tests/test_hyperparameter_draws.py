@@ -55,6 +55,31 @@ def test_moments_and_predictions_are_those_of_quadrature(key):
     assert float(mixture.variance[0]) > float(alone.variance[0])
 
 
+def test_given_noise_is_added_at_new_inputs(key):
+    process = jgp.GaussianProcess(kernels.SquaredExponential(0.3))
+    noise = likelihoods.FixedNoiseGaussian(np.full(10, 0.1))
+    model = jgp.with_prior(
+        jgp.Model(process, noise), lambda m: m, priors.LogNormal(0.3, 0.5)
+    )
+    drawn = jgp.sample_hyperparameters(
+        model, X, Y, key=key, num_samples=8, num_warmup=40, throw=False
+    )
+    quiet, loud = (
+        drawn.predict(NEW, num=4, noise_variance=np.array(v))
+        for v in ([0.0, 0.0], [0.5, 2.0])
+    )
+    np.testing.assert_allclose(loud.variance - quiet.variance, [0.5, 2.0], rtol=1e-10)
+    with pytest.raises(ValueError, match="noise_variance: got"):
+        drawn.predict(NEW)
+
+
+def test_chains_that_disagree_are_told(key):
+    with pytest.raises(jgp.InferenceError, match=r"chains disagree, R-hat .* at \."):
+        jgp.sample_hyperparameters(
+            regression(), X, Y, key=key, num_samples=4, num_warmup=1
+        )
+
+
 def test_what_cannot_be_is_told(key, monkeypatch):
     model = regression()
     with pytest.raises(ValueError, match="num_chains: got 0"):

@@ -121,3 +121,17 @@ def test_twice_and_outputs_of_other_units_are_refused():
     model = jgp.Model(process, likelihoods.Gaussian(0.1))
     with pytest.raises(ValueError, match="outputs have units of their own"):
         jgp.fit(model, X, np.column_stack([Y, T]), standardize=True, **QUIET)
+
+
+def test_bounds_and_ties_are_of_standard_units():
+    pair = 1.0 * kernels.Matern52(0.3) + 0.5 * kernels.Matern32(2.0)
+    model = jgp.Model(jgp.GaussianProcess(pair), likelihoods.Gaussian(0.05 * Y.var()))
+    model = jgp.tie(model, lambda m: [k.kernel for k in m.process.kernel.kernels])
+    model = jgp.bound(model, lambda m: m.process.kernel.kernels[0].kernel, 0.1, 0.4)
+    fitted = jgp.fit(model, X, Y, standardize=True, **QUIET)
+    terms = fitted.model.process.kernel.kernel.kernel.kernels
+    first, second = (float(k.kernel.lengthscale) for k in terms)
+    # The data want one of about 1: it stops at its bound, and the other with it.
+    assert first == second
+    assert 0.39 < first <= 0.4
+    assert any("lengthscale" in told for told in fitted.at_bound)

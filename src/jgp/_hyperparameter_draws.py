@@ -65,7 +65,12 @@ class HyperparameterDraws(eqx.Module):
         return self.density.names
 
     def predict(
-        self, x_new: ArrayLike, *, num: int = 64, key: PRNGKeyArray | None = None
+        self,
+        x_new: ArrayLike,
+        *,
+        num: int = 64,
+        key: PRNGKeyArray | None = None,
+        noise_variance: ArrayLike | None = None,
     ) -> Categorical | Normal:
         """Observations at each input, averaged over `num` of the draws.
 
@@ -76,6 +81,7 @@ class HyperparameterDraws(eqx.Module):
             x_new: (m, d) inputs.
             num: Draws that inference is run at, evenly spaced over all chains.
             key: As for `Approximation.predict`.
+            noise_variance: As for `Approximation.predict`.
 
         Raises:
             ValueError: for a likelihood of neither classes nor Gaussian noise.
@@ -84,9 +90,10 @@ class HyperparameterDraws(eqx.Module):
         num = min(int(positive_integer("num", num)), total)
         chosen = np.linspace(0, total - 1, num).astype(int)
         raws = self.raw.reshape(total, -1)[chosen]
-        process = self.density.model(raws[0]).process
-        points = check_inputs(x_new, self.density.x, process)
-        return _mixture(self.density, raws, points, key)
+        model = self.density.model(raws[0])
+        points = check_inputs(x_new, self.density.x, model.process)
+        model.likelihood.at(points, noise_variance)  # refuses what cannot be
+        return _mixture(self.density, raws, points, key, noise_variance)
 
 
 def sample_hyperparameters(
@@ -206,11 +213,13 @@ def _chains(
 
 
 @eqx.filter_jit
-def _mixture(density: LogDensity, raws, points, key) -> Categorical | Normal:
+def _mixture(
+    density: LogDensity, raws, points, key, noise_variance
+) -> Categorical | Normal:
     def one(raw):
         model = density.model(raw)
         found = density.infer(model, density.x, density.y)
-        return found.predict(points, key=key)
+        return found.predict(points, key=key, noise_variance=noise_variance)
 
     return mixture(one, raws, density.model(raws[0]).likelihood)
 
