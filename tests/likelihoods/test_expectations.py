@@ -121,7 +121,7 @@ def by_drawing(likelihood, mean, covariance, y, num=60_000):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_classes", [2, 3, 5])
+@pytest.mark.parametrize("num_classes", [2, 3, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["Softmax", "MultinomialProbit"])
 @pytest.mark.parametrize("independent", [True, False])
 def test_classes(kind, num_classes, independent):
