@@ -133,3 +133,29 @@ def test_wrong_options_are_named(key):
         jgp.sample_joint(regression(), X, Y, key=key, slices=0)
     with pytest.raises(ValueError, match="key: got None"):
         jgp.sample_joint(regression(), X, Y, key=None)
+
+
+@pytest.mark.slow
+def test_any_likelihood_predicts_a_mixture(key):
+    process = jgp.GaussianProcess(kernels.SquaredExponential(0.3))
+    model = jgp.Model(process, likelihoods.StudentT(4.0, 0.2))
+    model = jgp.with_prior(model, lambda m: m.process, priors.LogNormal(0.3, 0.5))
+    model = jgp.with_prior(model, lambda m: m.likelihood.scale, priors.HalfNormal(0.3))
+    model = jgp.freeze(model, lambda m: m.likelihood.degrees_of_freedom)
+    drawn = jgp.sample_joint(
+        model,
+        X,
+        Y,
+        key=key,
+        infer=jgp.expectation_propagation,
+        num_samples=50,
+        num_warmup=50,
+        throw=False,
+    )
+    mixture = drawn.predict(X, num=40)
+    assert isinstance(mixture, likelihoods.Averaged)
+    # Nearer to the data than they are to their mean, within the noise.
+    error = np.abs(np.asarray(mixture.mean) - Y)
+    assert np.mean(error**2) < 0.5 * np.var(Y)
+    assert np.all(error < 4 * np.asarray(mixture.stddev))
+    assert np.all(np.asarray(mixture.log_prob(Y)) > -6)

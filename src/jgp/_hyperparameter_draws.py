@@ -25,7 +25,7 @@ from jgp._parameters import is_concrete
 from jgp._results import RESULTS, InferenceError, unless
 from jgp.inference import Approximation
 from jgp.inference._data import check_inputs, check_key, positive_integer
-from jgp.likelihoods import Categorical, Normal
+from jgp.likelihoods import Averaged, Categorical
 from jgp.sampling import effective_sample_size, nuts, rhat, scan
 from jgp.sampling._hamiltonian import imported
 
@@ -71,11 +71,11 @@ class HyperparameterDraws(eqx.Module):
         num: int = 64,
         key: PRNGKeyArray | None = None,
         noise_variance: ArrayLike | None = None,
-    ) -> Categorical | Normal:
+    ) -> Categorical | Averaged:
         """Observations at each input, averaged over `num` of the draws.
 
-        Class probabilities are averaged; real observations have the mean and the
-        variance of the mixture.
+        Class probabilities are averaged; other observations have a mixture of what
+        the draws predict (`jgp.likelihoods.Averaged`).
 
         Args:
             x_new: (m, d) inputs.
@@ -84,12 +84,10 @@ class HyperparameterDraws(eqx.Module):
             noise_variance: As for `Approximation.predict`.
 
         Raises:
-            ValueError: for a likelihood of neither classes nor Gaussian noise.
+            ValueError: as for `Approximation.predict`.
         """
         total = self.raw.shape[0] * self.raw.shape[1]
-        num = min(int(positive_integer("num", num)), total)
-        chosen = np.linspace(0, total - 1, num).astype(int)
-        raws = self.raw.reshape(total, -1)[chosen]
+        raws = self.raw.reshape(total, -1)[evenly_spaced(total, num)]
         model = self.density.model(raws[0])
         points = check_inputs(x_new, self.density.x, model.process)
         model.likelihood.at(points, noise_variance)  # refuses what cannot be
@@ -145,13 +143,9 @@ def sample_hyperparameters(
     found = rhat(raw)
     result = unless(jnp.all(found <= LARGEST_RHAT), RESULTS.oscillating)
     divergences = jnp.sum(divergent, axis=1)
-    if throw and is_concrete(found) and not bool(result == RESULTS.successful):
-        raise InferenceError(
-            f"sample_hyperparameters: chains disagree, R-hat {np.max(found):.3g} at "
-            f"{density.names[int(np.argmax(found))]}, {int(np.sum(divergences))} "
-            "divergences. Raise num_warmup and num_samples, give the parameters "
-            "priors, or pass throw=False to look at the draws."
-        )
+    if throw:
+        lost = f", {int(np.sum(divergences))} divergences"
+        check_agreement("sample_hyperparameters", found, density.names, result, lost)
     ess = effective_sample_size(raw)
     return HyperparameterDraws(raw, natural, found, ess, divergences, result, density)
 
@@ -215,7 +209,7 @@ def _chains(
 @eqx.filter_jit
 def _mixture(
     density: LogDensity, raws, points, key, noise_variance
-) -> Categorical | Normal:
+) -> Categorical | Averaged:
     def one(raw):
         model = density.model(raw)
         found = density.infer(model, density.x, density.y)
@@ -224,22 +218,31 @@ def _mixture(
     return mixture(one, raws, density.model(raws[0]).likelihood)
 
 
-def mixture(predict: Callable, draws: Any, likelihood: Any) -> Categorical | Normal:
-    """Class probabilities, or mean and variance, of what is predicted at each draw."""
-
-    def one(draw):
-        predicted = predict(draw)
-        if isinstance(predicted, Categorical):
-            return predicted.probs, predicted.probs
-        if not isinstance(predicted, Normal):
-            raise ValueError(
-                f"likelihood: got {type(likelihood).__name__}, wanted one of classes "
-                "or with Gaussian noise."
-            )
-        return predicted.mean, predicted.variance
-
-    first, second = lax.map(one, draws)
-    mean = jnp.mean(first, axis=0)
+def mixture(predict: Callable, draws: Any, likelihood: Any) -> Categorical | Averaged:
+    """What is predicted at each draw, averaged: class probabilities, or a mixture."""
+    found = lax.map(predict, draws)
     if likelihood.classes:
-        return Categorical(mean)
-    return Normal(mean, jnp.mean(second, axis=0) + jnp.var(first, axis=0))
+        return Categorical(jnp.mean(found.probs, axis=0))
+    return Averaged(found)
+
+
+def evenly_spaced(total: int, num: int) -> np.ndarray:
+    """Which of all draws predictions are averaged over."""
+    num = min(int(positive_integer("num", num)), total)
+    return np.linspace(0, total - 1, num).astype(int)
+
+
+def check_agreement(
+    verb: str,
+    found: Float[Array, " p"],
+    names: tuple[str, ...],
+    result: RESULTS,
+    more: str,
+) -> None:
+    """`InferenceError` for chains that disagree, unless they are traced."""
+    if is_concrete(found) and not bool(result == RESULTS.successful):
+        raise InferenceError(
+            f"{verb}: chains disagree, R-hat {np.max(found):.3g} at "
+            f"{names[int(np.argmax(found))]}{more}. Raise num_warmup and num_samples, "
+            "give the parameters priors, or pass throw=False to look at the draws."
+        )

@@ -10,19 +10,23 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from jgp._hyperparameter_draws import mixture, starts_about, whitening
+from jgp._hyperparameter_draws import (
+    check_agreement,
+    evenly_spaced,
+    mixture,
+    starts_about,
+    whitening,
+)
 from jgp._joint_moves import State, joint_step, roots
 from jgp._model import Model
 from jgp._objective import LogDensity, log_density
-from jgp._parameters import is_concrete
-from jgp._results import RESULTS, InferenceError, unless
+from jgp._results import RESULTS, unless
 from jgp.inference import Approximation
 from jgp.inference._data import check_inputs, check_key, positive_integer
 from jgp.inference._draws import DrawsPosterior
-from jgp.likelihoods import Categorical, Normal
+from jgp.likelihoods import Averaged, Categorical
 from jgp.sampling import effective_sample_size, rhat, scan
 
 MOVES = ("surrogate", "whitened")
@@ -59,7 +63,7 @@ class JointDraws(eqx.Module):
 
     def predict(
         self, x_new: ArrayLike, *, num: int = 256, key: PRNGKeyArray | None = None
-    ) -> Categorical | Normal:
+    ) -> Categorical | Averaged:
         """Observations at each input, averaged over `num` of the draws.
 
         Args:
@@ -68,11 +72,10 @@ class JointDraws(eqx.Module):
             key: As for `Approximation.predict`.
 
         Raises:
-            ValueError: for a likelihood of neither classes nor Gaussian noise.
+            ValueError: as for `Approximation.predict`.
         """
         total = self.raw.shape[0] * self.raw.shape[1]
-        num = min(int(positive_integer("num", num)), total)
-        chosen = np.linspace(0, total - 1, num).astype(int)
+        chosen = evenly_spaced(total, num)
         raws = self.raw.reshape(total, -1)[chosen]
         w = self.whitened.reshape(total, *self.whitened.shape[2:])[chosen]
         points = check_inputs(
@@ -158,13 +161,8 @@ def sample_joint(
     natural = jax.vmap(jax.vmap(density.parameters.natural))(raw)
     found = rhat(raw)
     result = unless(jnp.all(found <= LARGEST_RHAT), RESULTS.oscillating)
-    if throw and is_concrete(found) and not bool(result == RESULTS.successful):
-        raise InferenceError(
-            f"sample_joint: chains disagree, R-hat {np.max(found):.3g} at "
-            f"{density.names[int(np.argmax(found))]}. Raise num_warmup and "
-            "num_samples, give the parameters priors, or pass throw=False to look at "
-            "the draws."
-        )
+    if throw:
+        check_agreement("sample_joint", found, density.names, result, "")
     ess = effective_sample_size(raw)
     return JointDraws(raw, natural, whitened, found, ess, result, density)
 

@@ -1,6 +1,7 @@
 """Likelihoods: p(y | f) point by point."""
 
 from jgp.likelihoods import _gaussian_terms as _gaussian_terms
+from jgp.likelihoods._averaged import Averaged as Averaged
 from jgp.likelihoods._base import AbstractLikelihood as AbstractLikelihood
 from jgp.likelihoods._beta import Beta as Beta
 from jgp.likelihoods._binary import BernoulliLogit as BernoulliLogit
