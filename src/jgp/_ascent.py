@@ -23,8 +23,8 @@ from jgp._results import RESULTS
 
 # The shortest step before the ascent is given up.
 SHORTEST = 2.0**-30
-# A merit is a sum whose rounding errors are no descent.
-SLACK = 100.0
+# A merit is a difference of sums: a change of as many of its rounding units is none.
+SLACK = 1e4
 
 
 class _State(eqx.Module):
@@ -125,7 +125,11 @@ def ascend(
             step=step,
             z=z,
             image=image,
-            auxiliary=kept(auxiliary, s.auxiliary),
+            auxiliary=jax.tree.map(
+                lambda a, b: jnp.where(climbed | (s.step == 0), a, b),
+                auxiliary,
+                s.auxiliary,
+            ),
             merit=jnp.where(climbed, value, s.merit),
             residual=residual,
             best=jnp.minimum(residual, s.best),

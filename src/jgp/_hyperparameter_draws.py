@@ -91,6 +91,8 @@ class HyperparameterDraws(eqx.Module):
         model = self.density.model(raws[0])
         points = check_inputs(x_new, self.density.x, model.process)
         model.likelihood.at(points, noise_variance)  # refuses what cannot be
+        if noise_variance is not None:
+            noise_variance = jnp.asarray(noise_variance, points.dtype)
         return _mixture(self.density, raws, points, key, noise_variance)
 
 

@@ -357,3 +357,63 @@ def test_single_precision():
     assert found.predict(x).probs.dtype == jnp.float32
     # In float64; expectation propagation there gives -18.54763.
     assert abs(float(found.log_evidence) + 18.548260) < 1e-4
+
+
+@pytest.mark.parametrize("variance", [16.0, 100.0])
+def test_broad_softmax(variance):
+    """Where levels of the trapezoid are far apart the derivative is still its own."""
+    x, y = np.linspace(0, 6, 12), np.arange(12) % 3
+
+    def bound(variance):
+        ks = [variance * kernels.SquaredExponential(1.0) for _ in range(3)]
+        model = jgp.Model(jgp.independent(ks), likelihoods.Softmax(3))
+        return jgp.variational(model, x, y, rtol=1e-8, atol=1e-8)
+
+    assert bool(bound(variance).result == RESULTS.successful)
+    step = 1e-4 * variance
+    numeric = (
+        bound(variance + step).log_evidence - bound(variance - step).log_evidence
+    ) / (2 * step)
+    gradient = jax.grad(lambda v: bound(v).log_evidence)(variance)
+    assert abs(float(gradient - numeric)) < 1e-5 * abs(float(numeric))
+
+
+def test_broad_latent_noise_starts_somewhere():
+    x = np.linspace(0, 3, 20)
+    y = np.sin(2 * x) + 0.3 * np.random.default_rng(0).normal(size=20)
+    for variance in (50.0, 400.0):
+        kernel = variance * kernels.SquaredExponential(3.0)
+        process = jgp.independent([kernels.SquaredExponential(1.0), kernel])
+        model = jgp.Model(process, likelihoods.LatentNoiseGaussian())
+        found = jgp.variational(model, x, y)
+        assert bool(found.result == RESULTS.successful)
+        assert -40 < float(found.log_evidence) < 0
+
+
+class Logistic(likelihoods.AbstractLikelihood):
+    """One latent, known by its log density alone."""
+
+    num_latents: int | None = eqx.field(static=True, default=1)
+
+    def log_prob(self, f, y):
+        return -jax.nn.softplus(-(2 * y.astype(f.dtype) - 1) * f[0])
+
+    def observe(self, f):
+        raise NotImplementedError
+
+    def predict(self, mean, covariance, *, method=None, key=None):
+        raise NotImplementedError
+
+    def check_shape(self, shape, num_latents):
+        pass
+
+    def targets(self, y, num_latents):
+        return np.asarray(y, float)
+
+
+def test_a_likelihood_needs_no_more_than_its_density():
+    x, y, run = known()
+    kernel = run["variance"] * kernels.SquaredExponential(run["lengthscale"])
+    model = jgp.Model(jgp.GaussianProcess(kernel), Logistic())
+    found = jgp.variational(model, x, y)
+    assert abs(float(found.log_evidence) - run["elbo"]) < 1e-8

@@ -213,3 +213,21 @@ def test_dtype_follows_the_latents(name):
     assert got.dtype == jnp.float32
     wanted = trapezoid(likelihood, y, jnp.float32)
     np.testing.assert_allclose(np.asarray(got), wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.float32
+def test_broad_softmax_is_finite_in_single_precision():
+    mean = jnp.asarray([[0.0, 5.0, -5.0]], jnp.float32)
+    label = jnp.asarray([1], jnp.int32)
+
+    def value(mean, variance):
+        likelihood = likelihoods.Softmax(3)
+        return jnp.sum(expected_log_prob(likelihood, mean, variance, label))
+
+    # By a million draws, whose errors are about a thousandth of the scale.
+    for scale, wanted in ((10.0, -4.548), (30.0, -20.75), (100.0, -79.68)):
+        variance = jnp.full((1, 3), scale**2, jnp.float32)
+        got, slopes = jax.value_and_grad(value, (0, 1))(mean, variance)
+        # The rule is good to a hundredth of the scale there.
+        assert abs(float(got) - wanted) < 0.015 * scale
+        assert all(bool(jnp.all(jnp.isfinite(s))) for s in slopes)

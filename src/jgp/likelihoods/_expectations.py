@@ -126,6 +126,8 @@ def _(likelihood: AbstractOneLatent, mean, covariance, y):
     held_m, held_v = lax.stop_gradient((m, v))
     nodes, weights = gaussian_panels(held_m, held_v, features)
     z = (nodes - held_m[:, None]) / jnp.sqrt(held_v)[:, None]
+    # Of nodes far from 0 the differences round: their mean is 0.
+    z = z - jnp.sum(weights * z, axis=1, keepdims=True)
     f = m[:, None] + jnp.sqrt(v)[:, None] * z
     return jnp.sum(weights * likelihood.log_density(f, y[:, None]), axis=1)
 

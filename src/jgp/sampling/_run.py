@@ -4,6 +4,8 @@ Step t of a chain uses `fold_in(key, t)`, so that the path of a chain depends ne
 the chunks nor on where a run was interrupted and taken up again.
 """
 
+import concurrent.futures
+import contextlib
 import operator
 import time
 from collections.abc import Callable
@@ -102,18 +104,21 @@ def run(
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"checkpoint: expected a path in a directory, got {path}.")
     keys = jax.random.split(key, chains)
-    plan = _Plan(step, warmup_step, collect, reduce, num_warmup, thinning, vectorize)
+    plan = _Plan(step, warmup_step, collect, reduce, num_warmup, thinning)
     progress_so_far = _Progress(plan, state, keys, chains)
-    numbers = (num_samples, num_warmup, thinning)
+    numbers = (num_samples, num_warmup, thinning, vectorize)
     mark = _archive.fingerprint(key, state, numbers, reduce and reduce[0])
     if path is not None and path.exists():
         progress_so_far.load(_archive.read(path, mark, "run"))
-    interrupted = _drive(
-        progress_so_far,
-        _ends(num_samples, num_warmup, thinning, chunk_size),
-        tqdm(desc="chains", delay=2.0, disable=not progress, unit="step"),
-        None if path is None else (path, mark, checkpoint_every),
-    )
+    bar = tqdm(desc="chains", delay=2.0, disable=not progress, unit="step")
+    with contextlib.nullcontext() if vectorize else side_by_side() as pool:
+        progress_so_far.pool = pool
+        interrupted = _drive(
+            progress_so_far,
+            _ends(num_samples, num_warmup, thinning, chunk_size),
+            bar,
+            None if path is None else (path, mark, checkpoint_every),
+        )
     return progress_so_far.ended(interrupted)
 
 
@@ -159,7 +164,6 @@ class _Plan(NamedTuple):
     reduce: tuple[PyTree, Callable[[Any, Any], Any]] | None
     num_warmup: int
     thinning: int
-    vectorize: bool
 
 
 class _Progress:
@@ -176,6 +180,7 @@ class _Progress:
         self.plan, self.state, self.keys, self.done = plan, state, keys, 0
         self.draws: list[PyTree] = []
         self.infos: list[PyTree] = []
+        self.pool: concurrent.futures.Executor | None = None
         self.total = None
         if plan.reduce is not None:
             first = jax.tree.map(jnp.asarray, plan.reduce[0])
@@ -214,15 +219,14 @@ class _Progress:
     def _over_chains(self, advance: Callable[..., tuple]) -> tuple:
         """Of states, totals and keys, of all chains at once or of each by itself."""
         stacked = (self.state, self.total, self.keys)
-        if self.plan.vectorize:
+        if self.pool is None:
             return jax.block_until_ready(advance(*stacked))
 
         def alone(i: int) -> tuple:
             one = jax.tree.map(lambda leaf: leaf[i : i + 1], stacked)
             return jax.block_until_ready(advance(*one))
 
-        with side_by_side() as pool:
-            parts = list(pool.map(alone, range(self.keys.shape[0])))
+        parts = list(self.pool.map(alone, range(self.keys.shape[0])))
         return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
 
     def content(self) -> dict[str, Any]:
