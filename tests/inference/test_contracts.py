@@ -177,6 +177,9 @@ def test_softmax_under_broad_latents():
 def test_metropolis_and_tolerances_are_checked():
     sample = VERBS["sample_posterior"]
     arguments = (model("laplace"), DATA.x, DATA.y)
+    for key in (0, None, jnp.ones(3), jax.random.split(jax.random.key(0))):
+        with pytest.raises(ValueError, match=r"key: got .*, wanted one PRNG key"):
+            sample(*arguments, key=key)
     with pytest.raises(ValueError, match="rtol: got -1"):
         sample(*arguments, rtol=-1.0)
     with pytest.raises(ValueError, match="proposal: got str, wanted"):

@@ -319,6 +319,28 @@ def test_a_start_saves_steps_and_must_fit():
         jgp.variational(classes, data.x, data.y, coupled="yes")
 
 
+def test_a_start_may_be_of_another_likelihood():
+    """Of sites that must be positive, or of some that need not be: the same optimum."""
+    y = WAVE + 3.0 * (X > 4.9)
+    process = jgp.GaussianProcess(kernels.SquaredExponential(1.0))
+    heavy = jgp.Model(process, likelihoods.StudentT(3.0, 0.1))
+    kinked = jgp.Model(process, likelihoods.LaplaceNoise(0.1))
+    first, second = jgp.variational(heavy, X, y), jgp.variational(kinked, X, y)
+    for model, wanted, start in ((heavy, first, second), (kinked, second, first)):
+        found = jgp.variational(model, X, y, init=start)
+        assert abs(float(found.log_evidence - wanted.log_evidence)) < 1e-6
+        assert type(found.sites) is type(wanted.sites)
+
+
+def test_a_start_without_a_bound_is_no_number():
+    model = jgp.Model(
+        jgp.GaussianProcess(kernels.SquaredExponential(1.0)), likelihoods.Gaussian(0.0)
+    )
+    found = jgp.variational(model, X, WAVE, throw=False)
+    assert bool(found.result == RESULTS.non_finite)
+    assert not bool(jnp.isfinite(found.log_evidence))
+
+
 def test_steps_that_do_not_suffice_are_told():
     x, y, run = known()
     model = logit_model((run["variance"], run["lengthscale"]))

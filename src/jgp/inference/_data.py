@@ -226,9 +226,16 @@ def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
 
 
 def check_key(key: Any) -> None:
-    """`ValueError` for what is no PRNG key."""
-    if not isinstance(key, jax.Array):
-        raise ValueError(f"key: got {key!r}, wanted a PRNG key.")
+    """`ValueError` for what is no PRNG key, or several."""
+    right = isinstance(key, jax.Array)
+    if right and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        right = key.ndim == 0
+    elif right:
+        right = key.dtype == np.uint32 and key.shape == (2,)
+    if not right:
+        array = isinstance(key, jax.Array)
+        got = f"{key.dtype} of shape {key.shape}" if array else repr(key)
+        raise ValueError(f"key: got {got}, wanted one PRNG key.")
 
 
 def _is_number(value: Any) -> bool:

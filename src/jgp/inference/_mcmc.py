@@ -16,7 +16,7 @@ from jgp._linalg import apply_blocks, cholesky
 from jgp._model import Model
 from jgp._results import RESULTS, worst
 from jgp.inference._approximation import Approximation, check_approximation, finish
-from jgp.inference._data import bounded, positive_integer, prepare
+from jgp.inference._data import bounded, check_key, positive_integer, prepare
 from jgp.inference._draws import DrawsPosterior
 from jgp.inference._laplace import laplace
 from jgp.inference._moves import (
@@ -110,6 +110,7 @@ def sample_posterior(
         InferenceError: if `throw` and the chains disagree, or K has no factor.
     """
     del atol
+    check_key(key)
     tolerance = RHAT_TOLERANCE if rtol is None else rtol
     model, inputs, targets = prepare(model, x, y)
     init = check_approximation(init, "init", "sample_posterior", model, inputs)

@@ -22,6 +22,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from jgp._ascent import ascend
@@ -121,10 +122,10 @@ def variational(
     """
     model, inputs, targets = prepare(model, x, y)
     init = check_approximation(init, "init", "variational", model, inputs)
-    if not isinstance(coupled, bool):
+    if not isinstance(coupled, bool | np.bool_):
         raise ValueError(f"coupled: got {coupled!r}, wanted True or False.")
     num_latents = model.process.num_latents
-    coupled = coupled and num_latents > 1
+    coupled = bool(coupled) and num_latents > 1
     if coupled:
         size = inputs.shape[0] * num_latents
         check_size(size, "coupled: got True", "or coupled=False")
@@ -142,7 +143,11 @@ def variational(
         *tolerances(rtol, atol, inputs.dtype),
         positive_integer("max_steps", max_steps),
         coupled=coupled,
-        window=int(positive_integer("window", window, least=0)),
+        # No more differences than there are unknowns.
+        window=min(
+            int(positive_integer("window", window, least=0)),
+            2 * inputs.shape[0] * num_latents,
+        ),
     )
     return finish(approximation, throw)
 
@@ -185,6 +190,10 @@ def _variational(
 
     problem = _Problem(K, prior_mean, likelihood, y, root)
     start = _first_sites(problem, concave) if init is None else init
+    if isinstance(start, SignedSites) and concave:
+        start = DiagonalSites(jnp.maximum(start.precision, 0), start.linear)
+    if isinstance(start, DiagonalSites) and not concave:
+        start = SignedSites(start.precision, start.linear)
     controls = (start, *jax.tree.map(jnp.asarray, (rtol, atol, max_steps)))
     found = fixed_point(run, _update, problem, controls)
     sites, conditional = found.value, found.auxiliary

@@ -99,6 +99,8 @@ def run(
             argument is traced (use `scan`), or the checkpoint is of another run.
     """
     _check(state, key, num_samples, num_warmup, thinning, chains, chunk_size)
+    if not isinstance(vectorize, bool):
+        raise ValueError(f"vectorize: expected True or False, got {vectorize!r}.")
     state = jax.tree.map(jnp.asarray, state)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not path.parent.is_dir():
