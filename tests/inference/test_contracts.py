@@ -178,7 +178,7 @@ def test_metropolis_and_tolerances_are_checked():
     sample = VERBS["sample_posterior"]
     arguments = (model("laplace"), DATA.x, DATA.y)
     for key in (0, None, jnp.ones(3), jax.random.split(jax.random.key(0))):
-        with pytest.raises(ValueError, match=r"key: got .*, wanted one PRNG key"):
+        with pytest.raises(ValueError, match=r"key: got .*, wanted a PRNG key"):
             sample(*arguments, key=key)
     with pytest.raises(ValueError, match="rtol: got -1"):
         sample(*arguments, rtol=-1.0)

@@ -235,7 +235,7 @@ def check_key(key: Any) -> None:
     if not right:
         array = isinstance(key, jax.Array)
         got = f"{key.dtype} of shape {key.shape}" if array else repr(key)
-        raise ValueError(f"key: got {got}, wanted one PRNG key.")
+        raise ValueError(f"key: got {got}, wanted a PRNG key.")
 
 
 def _is_number(value: Any) -> bool:
