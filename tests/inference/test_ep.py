@@ -527,3 +527,19 @@ def test_noise_far_below_the_prior_keeps_the_exact_evidence(infer):
         found = infer(model, x, y)
         error = float(found.log_evidence - jgp.exact(model, x, y).log_evidence)
         assert abs(error) < (1e-6 if double else 1e-2)
+
+
+def test_a_start_may_be_of_another_likelihood():
+    """Of sites that must be positive, where some of the optimum's are negative."""
+    x = np.linspace(0, 4, 8)
+    y = np.sin(x)
+    y[4] = 3.0
+    process = jgp.GaussianProcess(kernels.SquaredExponential(1.0))
+    heavy = jgp.Model(process, likelihoods.StudentT(3.0, 0.1))
+    start = jgp.expectation_propagation(
+        jgp.Model(process, likelihoods.Gaussian(0.1)), x, y
+    )
+    wanted = jgp.expectation_propagation(heavy, x, y)
+    found = jgp.expectation_propagation(heavy, x, y, init=start)
+    assert float(jnp.min(wanted.sites.precision)) < 0
+    assert abs(float(found.log_evidence - wanted.log_evidence)) < 1e-6

@@ -235,7 +235,12 @@ def _expectation_propagation(
 
     problem = Problem(K, prior_mean, likelihood, y, power, signed=not positive)
     zero = jnp.zeros_like(prior_mean[:, 0])
-    start = problem.sites(zero, zero) if init is None else init
+    start = problem.sites(zero, zero)
+    if init is not None:
+        # An earlier likelihood may have had the other kind of sites.
+        precision = init.precision[:, 0]
+        precision = jnp.maximum(precision, 0) if positive else precision
+        start = problem.sites(precision, init.linear[:, 0])
     controls = (start, *jax.tree.map(jnp.asarray, (rtol, atol, max_steps, damping)))
     found = fixed_point(run, parallel_sweep, problem, controls)
     sites, swept = found.value, found.auxiliary
