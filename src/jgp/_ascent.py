@@ -133,7 +133,7 @@ def ascend(
             merit=jnp.where(climbed, value, s.merit),
             residual=residual,
             best=jnp.minimum(residual, s.best),
-            gained=jnp.where(better, jnp.where(climbed, value, s.merit), s.gained),
+            gained=jnp.where(better, value, s.gained),
             best_step=jnp.where(better, step, s.best_step),
             size=size,
             following=jnp.where(accelerate, mixed, plain),
