@@ -1,8 +1,10 @@
-"""Type aliases and conversion of user input to floating arrays."""
+"""Conversion of user input to floating arrays, and the check of random keys."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike
 
 
@@ -32,3 +34,16 @@ def as_float(x: ArrayLike) -> Array:
 def is_floating(x: Any) -> bool:
     """Whether `x` is an array of floating dtype."""
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def check_key(key: Any) -> None:
+    """`ValueError` for what is no PRNG key, or several."""
+    right = isinstance(key, jax.Array)
+    if right and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        right = key.ndim == 0
+    elif right:
+        right = key.dtype == np.uint32 and key.shape == (2,)
+    if not right:
+        array = isinstance(key, jax.Array)
+        got = f"{key.dtype} of shape {key.shape}" if array else repr(key)
+        raise ValueError(f"key: got {got}, wanted a PRNG key.")

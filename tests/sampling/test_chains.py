@@ -94,3 +94,21 @@ def test_wrong_counts_are_refused(key, name, count, least):
     counts = {"num_samples": 1, "num_warmup": 1, "thinning": 1, name: count}
     with pytest.raises(ValueError, match=f"{name}: expected at least {least}, got"):
         sampling.scan(step, START, key=key, **counts)
+
+
+RUNS = {
+    "scan": lambda key: sampling.scan(step, initial(), key=key, num_samples=2),
+    "importance": lambda key: sampling.importance.sample(
+        draw, log_ratio, key=key, num=8
+    ),
+    "rejection": lambda key: sampling.rejection.sample(
+        draw, log_ratio, 0.0, key=key, num=8
+    ),
+    "monte_carlo": lambda key: sampling.monte_carlo(jnp.sum, draw, key=key, num=8),
+    "smc": lambda key: sampling.smc.run(
+        sampling.smc.init(jnp.zeros(4), log_ratio), move, key=key
+    ),
+    "annealed_importance": lambda key: sampling.annealed_importance.run(
+        jnp.zeros(4), log_ratio, move, jnp.linspace(0, 1, 3), key=key
+    ),
+}

@@ -225,19 +225,6 @@ def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
     return np.asarray(value, np.int32)
 
 
-def check_key(key: Any) -> None:
-    """`ValueError` for what is no PRNG key, or several."""
-    right = isinstance(key, jax.Array)
-    if right and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        right = key.ndim == 0
-    elif right:
-        right = key.dtype == np.uint32 and key.shape == (2,)
-    if not right:
-        array = isinstance(key, jax.Array)
-        got = f"{key.dtype} of shape {key.shape}" if array else repr(key)
-        raise ValueError(f"key: got {got}, wanted a PRNG key.")
-
-
 def _is_number(value: Any) -> bool:
     array = np.asarray(value)
     return array.ndim == 0 and np.issubdtype(array.dtype, np.number)

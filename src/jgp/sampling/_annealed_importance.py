@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
 from jgp._results import RESULTS
-from jgp._types import as_float
+from jgp._types import as_float, check_key
 from jgp.sampling._importance import Sample
 from jgp.sampling._smc import init
 from jgp.sampling._tempering import Move, in_batches, log_power
@@ -62,8 +62,9 @@ def run(
         batch_size: Particles that move at once; all by default.
 
     Raises:
-        ValueError: If `betas` is no vector.
+        ValueError: If `betas` is no vector, or `key` is no key.
     """
+    check_key(key)
     betas = as_float(betas)
     if betas.ndim != 1 or betas.size < 1:
         raise ValueError(f"betas: expected a vector, got shape {betas.shape}.")

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import ArrayLike, PRNGKeyArray, PyTree
 
+from jgp._types import check_key
+
 
 class Chain(NamedTuple):
     """Draws of one chain, one `info` a step after warm-up, and its last state."""
@@ -53,8 +55,9 @@ def scan(
         from which another run can go on with another key.
 
     Raises:
-        ValueError: If a count is negative or `thinning` is less than 1.
+        ValueError: If a count is negative, `thinning` below 1 or `key` no key.
     """
+    check_key(key)
     for name, count, least in (
         ("num_samples", num_samples, 0),
         ("num_warmup", num_warmup, 0),

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jgp._results import RESULTS
+from jgp._types import check_key
 from jgp.sampling._target import evaluate
 from jgp.sampling._tempering import in_batches
 from jgp.sampling._weights import importance_ess, pareto_k
@@ -103,8 +104,9 @@ def sample(
         batch_size: Draws at once; all by default.
 
     Raises:
-        ValueError: If there are fewer than two draws.
+        ValueError: If there are fewer than two draws, or `key` is no key.
     """
+    check_key(key)
     if num < 2:
         raise ValueError(f"num: expected at least 2, got {num}.")
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._lapack import eigh
 from jgp._parameters import is_concrete
+from jgp._types import check_key
 from jgp.sampling._importance import Estimate
 from jgp.sampling._tempering import in_batches
 
@@ -59,8 +60,9 @@ def monte_carlo(
 
     Raises:
         ValueError: If there are no more draws than control variates and one, or
-            `sobol_dimension` is less than 1.
+            `sobol_dimension` is less than 1, or `key` is no key.
     """
+    check_key(key)
     if num < 2:
         raise ValueError(f"num: expected at least 2, got {num}.")
     if sobol_dimension is None:

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
 from jgp._results import RESULTS, worst
-from jgp._types import as_float
+from jgp._types import as_float, check_key
 from jgp.sampling._target import evaluate
 
 # How far log P may pass log cQ by rounding, in units of the larger.
@@ -70,8 +70,9 @@ def sample(
         max_steps: The most rounds, of `num` draws of Q each.
 
     Raises:
-        ValueError: If a count is less than 1, or `log_bound` is no scalar.
+        ValueError: If a count is less than 1, `log_bound` is no scalar or `key` no key.
     """
+    check_key(key)
     for name, count in (("num", num), ("max_steps", max_steps)):
         if count < 1:
             raise ValueError(f"{name}: expected at least 1, got {count}.")

@@ -22,6 +22,7 @@ from jgp import _archive
 from jgp._cores import side_by_side
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS
+from jgp._types import check_key
 from jgp.sampling._chains import sampled, warmed
 
 # Steps of all chains between looks at the clock, unless told.
@@ -95,8 +96,9 @@ def run(
         The draws of all chains, and how they ended.
 
     Raises:
-        ValueError: If a count is out of range, the states have another leading axis, an
-            argument is traced (use `scan`), or the checkpoint is of another run.
+        ValueError: If a count is out of range, `key` is no key, the states have another
+            leading axis, an argument is traced (use `scan`), or the checkpoint is of
+            another run.
     """
     _check(state, key, num_samples, num_warmup, thinning, chains, chunk_size)
     if not isinstance(vectorize, bool):
@@ -303,6 +305,7 @@ def _check(state, key, num_samples, num_warmup, thinning, chains, chunk_size) ->
             raise ValueError(
                 f"{name}: expected an integer of at least {least}, got {count}."
             )
+    check_key(key)
     leaves = jax.tree.leaves(state)
     if not all(map(is_concrete, [*leaves, key])):
         raise ValueError(

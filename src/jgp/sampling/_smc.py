@@ -30,7 +30,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
 from jgp._results import RESULTS, unless
-from jgp._types import as_float
+from jgp._types import as_float, check_key
 from jgp.sampling._target import evaluate
 from jgp.sampling._tempering import Move, Particle, in_batches, log_power, next_beta
 from jgp.sampling._weights import importance_ess
@@ -193,8 +193,9 @@ def run(
         batch_size: Particles that move at once; all by default.
 
     Raises:
-        ValueError: If `max_steps` is less than 1.
+        ValueError: If `max_steps` is less than 1, or `key` is no key.
     """
+    check_key(key)
     if max_steps < 1:
         raise ValueError(f"max_steps: expected at least 1, got {max_steps}.")
 
