@@ -96,19 +96,48 @@ def test_wrong_counts_are_refused(key, name, count, least):
         sampling.scan(step, START, key=key, **counts)
 
 
-RUNS = {
-    "scan": lambda key: sampling.scan(step, initial(), key=key, num_samples=2),
+def log_ratio(x):
+    return -0.5 * x**2
+
+
+def log_proposal(x):
+    return jax.scipy.stats.norm.logpdf(x)
+
+
+def move(x, beta, *, key):
+    del beta, key
+    return x, ()
+
+
+ZEROS = jnp.zeros(4)
+DRIVERS = {
+    "scan": lambda key: sampling.scan(
+        step, START, key=key, num_samples=2, num_warmup=0
+    ),
+    "run": lambda key: sampling.run(
+        step, START, key=key, num_samples=2, num_warmup=0, chains=1
+    ),
     "importance": lambda key: sampling.importance.sample(
-        draw, log_ratio, key=key, num=8
+        log_ratio, jax.random.normal, log_proposal, key=key, num=8
     ),
     "rejection": lambda key: sampling.rejection.sample(
-        draw, log_ratio, 0.0, key=key, num=8
+        log_ratio, jax.random.normal, log_proposal, 1.0, key=key, num=8
     ),
-    "monte_carlo": lambda key: sampling.monte_carlo(jnp.sum, draw, key=key, num=8),
+    "monte_carlo": lambda key: sampling.monte_carlo(
+        jnp.sin, jax.random.normal, key=key, num=8
+    ),
     "smc": lambda key: sampling.smc.run(
-        sampling.smc.init(jnp.zeros(4), log_ratio), move, key=key
+        sampling.smc.init(ZEROS, log_ratio), move, key=key
     ),
     "annealed_importance": lambda key: sampling.annealed_importance.run(
-        jnp.zeros(4), log_ratio, move, jnp.linspace(0, 1, 3), key=key
+        ZEROS, log_ratio, move, key=key, betas=jnp.linspace(0.0, 1.0, 3)
     ),
 }
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("wrong", [0, None, 1.5, "float", "two"], ids=str)
+def test_what_is_no_key_is_named(driver, wrong, key):
+    arrays = {"float": jnp.ones(3), "two": jax.random.split(key)}
+    with pytest.raises(ValueError, match=r"key: got .*, wanted a PRNG key"):
+        DRIVERS[driver](arrays.get(wrong, wrong))
