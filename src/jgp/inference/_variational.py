@@ -36,6 +36,11 @@ from jgp.inference._bound import kl_to_prior, marginal_moments
 from jgp.inference._data import positive_integer, prepare, tolerances
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._full_ep import check_size
+from jgp.inference._natural_gradient import (
+    expected_log_likelihood,
+    first_sites,
+    matching_sites,
+)
 from jgp.inference._site_approximation import site_approximation
 from jgp.inference._site_posterior import SitePosterior, site_posterior
 from jgp.inference._sites import (
@@ -44,17 +49,7 @@ from jgp.inference._sites import (
     DiagonalSites,
     SignedSites,
 )
-from jgp.likelihoods import (
-    AbstractGaussian,
-    AbstractLikelihood,
-    AbstractOneLatent,
-    Weighted,
-    expected_log_prob,
-    tilted_moments,
-)
-
-# A prior variance of latents above which inference starts elsewhere.
-BROAD = 4.0
+from jgp.likelihoods import AbstractLikelihood
 
 
 class _Problem(eqx.Module):
@@ -189,7 +184,7 @@ def _variational(
         )
 
     problem = _Problem(K, prior_mean, likelihood, y, root)
-    start = _first_sites(problem, concave) if init is None else init
+    start = _first_sites(problem) if init is None else init
     if isinstance(start, SignedSites) and concave:
         start = DiagonalSites(jnp.maximum(start.precision, 0), start.linear)
     if isinstance(start, DiagonalSites) and not concave:
@@ -204,7 +199,7 @@ def _variational(
         (likelihood, y),
         conditional.posterior,
         conditional.moments,
-        local=_expected,
+        local=expected_log_likelihood,
     )
     return site_approximation(
         (model, x, y),
@@ -219,38 +214,15 @@ def _variational(
     )
 
 
-def _first_sites(problem: _Problem, concave: bool) -> AbstractSites:
-    """Sites to start from, near and with a proper posterior.
-
-    Those of a point's own posterior for likelihoods of one latent: under a broad prior
-    E[log p] may be so low (counts of rate exp f) that the way from there is long. For
-    several latents the prior, or one less broad.
-    """
+def _first_sites(problem: _Problem) -> AbstractSites:
+    """Sites to start from; full ones from the prior."""
     prior_mean, (n, num_latents) = problem.prior_mean, problem.prior_mean.shape
-    zeros = jnp.zeros_like(prior_mean)
     if problem.root is not None:
-        blocks = jnp.zeros((n, num_latents, num_latents), zeros.dtype)
-        return DenseSites(blocks, zeros)
-    kind = DiagonalSites if concave else SignedSites
-    likelihood = problem.likelihood
-    while isinstance(likelihood, Weighted):
-        likelihood = likelihood.likelihood
+        blocks = jnp.zeros((n, num_latents, num_latents), prior_mean.dtype)
+        return DenseSites(blocks, jnp.zeros_like(prior_mean))
     variance = jnp.diagonal(problem.K, axis1=1, axis2=2).T
-    variance = jnp.broadcast_to(variance, zeros.shape)
-    if num_latents == 1 and isinstance(
-        likelihood, AbstractOneLatent | AbstractGaussian
-    ):
-        m, v = prior_mean[:, 0], variance[:, 0]
-        tilted = tilted_moments(problem.likelihood, m, v, problem.y)
-        own = m + v * tilted.slope, v * tilted.remainder
-        moments = own[0][:, None], own[1][:, None]
-        near, _ = _matching_sites(kind, problem, moments)
-        usable = jnp.isfinite(near.linear) & (near.precision > 0)
-        return jax.tree.map(lambda a: jnp.where(usable, a, 0), near)
-    broad = jnp.any(variance > BROAD)
-    moments = prior_mean, jnp.minimum(variance, BROAD)
-    near, _ = _matching_sites(kind, problem, moments)
-    return jax.tree.map(lambda a: jnp.where(broad & (near.precision > 0), a, 0), near)
+    variance = jnp.broadcast_to(variance, prior_mean.shape)
+    return first_sites(problem.likelihood, problem.y, prior_mean, variance)
 
 
 def _update(
@@ -259,30 +231,7 @@ def _update(
     """The sites of a natural-gradient step of length 1, and the bound before it."""
     posterior = site_posterior(problem.K, problem.prior_mean, sites, problem.root)
     moments = marginal_moments(posterior, sites)
-    following, expected = _matching_sites(type(sites), problem, moments)
+    likelihood, y = problem.likelihood, problem.y
+    following, expected = matching_sites(type(sites), likelihood, y, moments)
     bound = expected - kl_to_prior(problem.prior_mean, sites, posterior)
     return following, _Conditional(posterior, moments, bound)
-
-
-def _matching_sites(
-    kind: type[AbstractSites], problem: _Problem, moments: tuple[Array, Array]
-) -> tuple[AbstractSites, Float[Array, ""]]:
-    """The sites that moments of q ask for, and the expected log likelihood."""
-    terms = problem.likelihood, problem.y
-    expected, (slope, by_covariance) = jax.value_and_grad(_expected, argnums=1)(
-        terms, moments
-    )
-    precision = -2 * by_covariance
-    if kind is DiagonalSites:
-        # The rule may miss zero by its error where the likelihood says nothing.
-        precision = jnp.maximum(precision, 0)
-    if kind is DenseSites:
-        precision = (precision + precision.mT) / 2
-    centred = kind(precision, slope)
-    return kind(precision, slope + centred.times(moments[0])), expected
-
-
-def _expected(terms: tuple, moments: tuple[Array, Array]) -> Float[Array, ""]:
-    """Σ E_q[log p] as a function of the likelihood and the observations."""
-    likelihood, y = terms
-    return jnp.sum(expected_log_prob(likelihood, *moments, y))
