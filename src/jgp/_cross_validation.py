@@ -13,9 +13,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from jgp._model import Model
 from jgp._objective import Verb, problem
 from jgp._results import RESULTS
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
 from jgp.inference import Approximation
-from jgp.inference._data import positive_integer
 from jgp.likelihoods import FixedNoiseGaussian
 
 

@@ -32,9 +32,9 @@ from jgp._runs import Restart, Run, drive
 from jgp._search import checked_tolerance, first_order, quasi_newton
 from jgp._standardize import standardized
 from jgp._starts import starts
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
 from jgp.inference import Approximation
-from jgp.inference._data import bounded, positive_integer
+from jgp.inference._data import bounded
 
 INITS = ("data", "model")
 

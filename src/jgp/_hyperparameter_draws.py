@@ -23,9 +23,9 @@ from jgp._model import Model
 from jgp._objective import LogDensity, log_density
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS, InferenceError, unless
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
 from jgp.inference import Approximation
-from jgp.inference._data import check_inputs, positive_integer
+from jgp.inference._data import check_inputs
 from jgp.likelihoods import Averaged, Categorical
 from jgp.sampling import effective_sample_size, nuts, rhat, scan
 from jgp.sampling._hamiltonian import imported

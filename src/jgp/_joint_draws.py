@@ -23,9 +23,9 @@ from jgp._joint_moves import State, joint_step, roots
 from jgp._model import Model
 from jgp._objective import LogDensity, log_density
 from jgp._results import RESULTS, unless
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
 from jgp.inference import Approximation
-from jgp.inference._data import check_inputs, positive_integer
+from jgp.inference._data import check_inputs
 from jgp.inference._draws import DrawsPosterior
 from jgp.likelihoods import Averaged, Categorical
 from jgp.sampling import effective_sample_size, rhat, scan

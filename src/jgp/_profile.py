@@ -25,8 +25,8 @@ from jgp._objective import log_evidence, problem
 from jgp._results import RESULTS, InferenceWarning
 from jgp._runs import Run, drive
 from jgp._search import checked_tolerance, quasi_newton
+from jgp._types import positive_integer
 from jgp.inference import Approximation
-from jgp.inference._data import positive_integer
 from jgp.likelihoods._predictive import check_level
 
 # Standard errors on either side of the estimate.

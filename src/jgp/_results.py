@@ -23,8 +23,8 @@ class RESULTS(eqx.Enumeration):
         "kernel variance, rescale the data, or work in float64."
     )
     max_steps_reached = (
-        "The iteration ended at max_steps before its tolerance was met. Raise "
-        "max_steps, or loosen rtol and atol."
+        "The iteration ended at max_steps before it was done. Raise max_steps, or "
+        "loosen the tolerances, where it has any."
     )
     stagnated = (
         "The iteration stopped improving before its tolerance was met. Loosen rtol "

@@ -1,4 +1,4 @@
-"""Conversion of user input to floating arrays, and the check of random keys."""
+"""Conversion of user input to floating arrays, and checks of counts and keys."""
 
 from typing import Any
 
@@ -34,6 +34,17 @@ def as_float(x: ArrayLike) -> Array:
 def is_floating(x: Any) -> bool:
     """Whether `x` is an array of floating dtype."""
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
+    """A count as an int32 array; `ValueError` unless an integer >= `least` fits."""
+    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not integral or value < least:
+        raise ValueError(f"{name}: got {value!r}, wanted an integer >= {least}.")
+    largest = np.iinfo(np.int32).max
+    if value > largest:
+        raise ValueError(f"{name}: got {value!r}, wanted an integer <= {largest}.")
+    return np.asarray(value, np.int32)
 
 
 def check_key(key: Any) -> None:

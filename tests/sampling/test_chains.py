@@ -88,11 +88,18 @@ def test_no_samples_return_the_state_after_warmup(key):
 
 @pytest.mark.parametrize(
     ("name", "count", "least"),
-    [("num_samples", -1, 0), ("num_warmup", -2, 0), ("thinning", 0, 1)],
+    [
+        ("num_samples", -1, 0),
+        ("num_samples", 10.0, 0),
+        ("num_warmup", -2, 0),
+        ("thinning", 0, 1),
+    ],
 )
 def test_wrong_counts_are_refused(key, name, count, least):
     counts = {"num_samples": 1, "num_warmup": 1, "thinning": 1, name: count}
-    with pytest.raises(ValueError, match=f"{name}: expected at least {least}, got"):
+    with pytest.raises(
+        ValueError, match=f"{name}: got {count}, wanted an integer >= {least}"
+    ):
         sampling.scan(step, START, key=key, **counts)
 
 
@@ -141,3 +148,40 @@ def test_what_is_no_key_is_named(driver, wrong, key):
     arrays = {"float": jnp.ones(3), "two": jax.random.split(key)}
     with pytest.raises(ValueError, match=r"key: got .*, wanted a PRNG key"):
         DRIVERS[driver](arrays.get(wrong, wrong))
+
+
+def log_density(x):
+    return -jnp.sum(x**2)
+
+
+def normal(key):
+    return jax.random.normal(key, (2,))
+
+
+STEPS = {
+    "metropolis": lambda state, key: sampling.metropolis.step(
+        state, log_density, normal, key=key
+    ),
+    "slice": lambda state, key: sampling.slice.step(state, log_density, key=key),
+    "slice along": lambda state, key: sampling.slice.step_along(
+        state, log_density, normal, key=key
+    ),
+    "elliptical_slice": lambda state, key: sampling.elliptical_slice.step(
+        state, log_density, normal, key=key
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("key", [0, None])
+def test_steps_name_what_is_no_key(name, key):
+    state = sampling.metropolis.init(jnp.zeros(2), log_density)
+    with pytest.raises(ValueError, match=r"key: got .*, wanted a PRNG key"):
+        STEPS[name](state, key)
+
+
+@pytest.mark.parametrize("width", [0.0, -1.0, np.nan, np.array([1.0, 0.0])])
+def test_widths_that_are_not_positive_are_refused(width, key):
+    state = sampling.slice.init(jnp.zeros(2), log_density)
+    with pytest.raises(ValueError, match="width: expected positive numbers"):
+        sampling.slice.step(state, log_density, width, key=key)

@@ -185,7 +185,7 @@ def test_wrong_input_is_refused(key):
         step(lambda k: jnp.zeros((3, 1)))
     with pytest.raises(ValueError, match="mean must have the tree structure"):
         step(draw, [jnp.zeros(3)])
-    with pytest.raises(ValueError, match="max_steps: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_steps: got 0, wanted an integer >= 1"):
         step(draw, max_steps=0)
     with pytest.raises(ValueError, match=r"scalar: expected shape \(\), got \(3,\)"):
         elliptical_slice.init(jnp.zeros(3), lambda f: f)

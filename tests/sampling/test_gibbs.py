@@ -102,3 +102,13 @@ def test_bad_updates_are_named(key):
         gibbs.step(state, {}, key=key)
     with pytest.raises(ValueError, match=r"shape of the position: expected \(2,\)"):
         gibbs.step(state, {"a": lambda position, *, key: jnp.zeros(3)}, key=key)
+
+
+def test_floats_for_a_block_of_integers_are_refused(key):
+    # Cast, a draw of 0.7 would be 0: the chain of another distribution.
+    start = gibbs.init({"label": jnp.zeros((), jnp.int32), "value": 0})
+    updates = {"value": value_given_label}
+    with pytest.raises(
+        ValueError, match=r"updates\['value'\]: the new block: got float"
+    ):
+        gibbs.step(start, updates, key=key)

@@ -88,13 +88,32 @@ def test_batches_change_nothing(key):
 
 
 def test_bad_input_is_named(key):
-    with pytest.raises(ValueError, match="num: expected at least 2, got 1"):
+    with pytest.raises(ValueError, match="num: got 1, wanted an integer >= 2"):
         monte_carlo(value, normal, key=key, num=1)
     with pytest.raises(ValueError, match="num: got 4 draws for 3 control variates"):
         monte_carlo(value, normal, key=key, num=4, control_variates=controls)
-    with pytest.raises(ValueError, match="sobol_dimension: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="sobol_dimension: got 0, wanted an integer"):
         monte_carlo(value, ndtri, key=key, num=64, sobol_dimension=0)
     with pytest.raises(ValueError, match="key: got a traced one"):
         jax.jit(
             lambda k: monte_carlo(value, ndtri, key=k, num=64, sobol_dimension=2).value
         )(key)
+
+
+@pytest.mark.float32
+def test_truth_values_and_integers_are_averaged(key):
+    found = monte_carlo(lambda x: x[0] > 0, normal, key=key, num=400)
+    assert found.value.dtype == jnp.result_type(float)
+    assert abs(float(found.value) - 0.5) < 4 * float(found.standard_error)
+    np.testing.assert_allclose(found.standard_error, 0.5 / 20, rtol=0.05)
+    found = monte_carlo(
+        lambda x: (x[0] > 0).astype(jnp.int32),
+        normal,
+        key=key,
+        num=400,
+        control_variates=lambda x: x[0],
+    )
+    # The correlation of a sign with its normal number is sqrt(2 / pi).
+    np.testing.assert_allclose(
+        found.standard_error, 0.5 / 20 * np.sqrt(1 - 2 / np.pi), rtol=0.1
+    )

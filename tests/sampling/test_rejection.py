@@ -56,6 +56,42 @@ def test_density_that_is_nowhere_has_no_weights(key):
     assert bool(found.result == RESULTS.non_finite)
 
 
+@pytest.mark.parametrize(
+    ("log_density", "log_proposal"),
+    [(lambda x: -jnp.inf + x, flat), (flat, lambda x: jnp.nan * x)],
+)
+def test_weights_that_fail_give_no_numbers(log_density, log_proposal, key):
+    found = importance.sample(log_density, uniform, log_proposal, key=key, num=10)
+    assert bool(found.result == RESULTS.non_finite)
+    assert np.all(np.isnan(found.expectation(lambda x: x)))
+    assert np.isnan(found.integral(lambda x: x).standard_error)
+    assert np.all(np.isnan(found.resample(key=key, num=3)))
+
+
+@pytest.mark.parametrize("missing", [-np.inf, np.nan])
+def test_a_proposal_that_misses_some_of_the_density_is_a_status(missing, key):
+    def log_proposal(x):
+        return jnp.where(x < 0.1, missing, 0.0)
+
+    found = rejection.sample(flat, uniform, log_proposal, 0.0, key=key, num=500)
+    assert bool(found.result == RESULTS.bound_exceeded)
+
+
+def test_draws_that_are_nan_are_not_kept(key):
+    def sometimes(key):
+        x = uniform(key)
+        return jnp.where(x < 0.3, jnp.nan, x)
+
+    found = rejection.sample(flat, sometimes, flat, 0.0, key=key, num=200)
+    within = rejection.sample(
+        lambda x: 0 * x, sometimes, lambda x: 0 * x, 0.0, key=key, num=200
+    )
+    assert bool(within.result == RESULTS.successful)
+    assert np.all(np.asarray(within.draws) >= 0.3)
+    # A density that claims to be finite at NaN is taken at its word.
+    assert np.any(np.isnan(found.draws))
+
+
 def test_integral_is_plain_and_expectation_normalised(key):
     found = importance.sample(
         lambda x: triangle(x) + jnp.log(5.0), uniform, flat, key=key, num=20_000
@@ -72,9 +108,11 @@ def test_integral_is_plain_and_expectation_normalised(key):
 
 
 def test_bad_counts_are_named(key):
-    with pytest.raises(ValueError, match="num: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="num: got 0, wanted an integer >= 1"):
         rejection.sample(triangle, uniform, flat, 1.0, key=key, num=0)
     with pytest.raises(ValueError, match=r"log_bound: expected a scalar, got shape"):
         rejection.sample(triangle, uniform, flat, jnp.zeros(2), key=key, num=1)
-    with pytest.raises(ValueError, match="num: expected at least 2, got 1"):
+    with pytest.raises(ValueError, match=r"log_bound: expected a finite number"):
+        rejection.sample(triangle, uniform, flat, np.nan, key=key, num=1)
+    with pytest.raises(ValueError, match="num: got 1, wanted an integer >= 2"):
         importance.sample(triangle, uniform, flat, key=key, num=1)

@@ -155,8 +155,8 @@ def test_same_shapes_compile_once(key):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_samples": 0}, "num_samples: expected an integer of at least 1, got 0"),
-        ({"thinning": 1.5}, "thinning: expected an integer"),
+        ({"num_samples": 0}, "num_samples: got 0, wanted an integer >= 1"),
+        ({"thinning": 1.5}, "thinning: got 1.5, wanted an integer"),
         ({"chains": 4}, "state: expected a leading axis of length chains = 4"),
         ({"checkpoint": "/nowhere/at/all"}, "checkpoint: expected a path in a direc"),
     ],
@@ -169,3 +169,79 @@ def test_bad_input_is_named(change, message, key):
 def test_traced_arguments_are_named(key):
     with pytest.raises(ValueError, match="state, key: got a traced one"):
         jax.jit(lambda k: sampling.run(step, START, key=k, **QUIET).draws)(key)
+
+
+def test_counts_of_numpy_are_counts(key):
+    counts = {name: np.int64(count) for name, count in COUNTS.items()}
+    found = sampling.run(step, START, key=key, progress=False, **counts)
+    assert found.draws.shape == (3, 20, 2)
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_starts_that_are_not_finite_are_refused(bad, key):
+    def log_density(x):
+        return jnp.where(x > 0, -x, bad)
+
+    starts = jax.vmap(lambda x: sampling.metropolis.init(x, log_density))(
+        jnp.array([1.0, 2.0, -1.0])
+    )
+
+    def walk(state, *, key):
+        propose = jax.random.normal
+        return sampling.metropolis.step(state, log_density, propose, key=key)
+
+    message = "state: chain 2 starts where log_density is not finite"
+    with pytest.raises(ValueError, match=message):
+        sampling.run(walk, starts, key=key, num_samples=5, chains=3)
+    start = START._replace(position=START.position.at[1, 1].set(np.nan))
+    with pytest.raises(ValueError, match="state: chain 1 starts where position"):
+        sampling.run(step, start, key=key, **QUIET)
+
+
+@pytest.mark.parametrize("reduce", [None, (0.0, lambda total, draw: total + draw[0])])
+def test_draws_that_are_not_finite_are_a_status(reduce, key):
+    def spoiled(state, *, key):
+        new, info = step(state, key=key)
+        lost = jnp.where(new.num_steps > 30, jnp.nan, new.position)
+        return new._replace(position=lost), info
+
+    found = sampling.run(spoiled, START, key=key, reduce=reduce, **QUIET)
+    assert bool(found.result == RESULTS.non_finite)
+
+
+def positional(key, state):
+    return step(state, key=key)
+
+
+def bare(state, *, key):
+    return step(state, key=key)[0].position
+
+
+def without_info(state, *, key):
+    return step(state, key=key)[0]
+
+
+def widened(state, *, key):
+    new, info = step(state, key=key)
+    return new._replace(num_steps=new.num_steps.astype(float)), info
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            positional,
+            r"step: got .*, wanted what can be called as step\(state,",
+        ),
+        (bare, r"step: returned .*, wanted the pair \(state, info\)"),
+        (without_info, "step: returned the state"),
+        (widened, r"step: returned the state .*float64.* wanted .*int32"),
+    ],
+)
+def test_what_is_no_step_is_named(wrong, message, key):
+    with pytest.raises(ValueError, match=message):
+        sampling.run(wrong, START, key=key, **QUIET)
+    counts = {"num_samples": 2, "num_warmup": 0}
+    one = jax.tree.map(lambda a: a[0], START)
+    with pytest.raises(ValueError, match=message):
+        sampling.scan(wrong, one, key=key, **counts)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from jgp._results import RESULTS
-from jgp.sampling import elliptical_slice, importance_ess, smc
+from jgp.sampling import annealed_importance, elliptical_slice, importance_ess, smc
 
 # q = N(0, I) and r = 3 N(y; f, NOISE): ∫ q r = 3 N(y; 0, I + NOISE), the target
 # proportional to the posterior of f.
@@ -180,7 +180,27 @@ def test_systematic_resampling_is_fair(key):
 
 
 def test_wrong_input_is_refused(key):
-    with pytest.raises(ValueError, match="max_steps: expected at least 1, got 0"):
+    with pytest.raises(ValueError, match="max_steps: got 0, wanted an integer >= 1"):
         run(log_ratio, slices(log_ratio), key=key, num=4, max_steps=0)
     with pytest.raises(ValueError, match=r"scalar: expected shape \(\), got \(3,\)"):
         smc.init(jnp.zeros((5, 3)), lambda f: f)
+    for share in (0.0, 1.0, np.nan):
+        with pytest.raises(ValueError, match=r"ess_fraction: expected a number in"):
+            run(log_ratio, slices(log_ratio), key=key, num=4, ess_fraction=share)
+
+    def bare(beta, particles):
+        return lambda particle, *, key: particle.position
+
+    with pytest.raises(ValueError, match=r"move\(beta, particles\): returned"):
+        run(log_ratio, bare, key=key, num=4)
+
+
+@pytest.mark.parametrize(
+    "betas", [[0.0, 1.0], [0.5, 0.4, 1.0], [0.5, 0.9], [np.nan, 1.0], [0.5, 2.0, 1.0]]
+)
+def test_temperatures_that_do_not_increase_to_one_are_refused(betas, key):
+    start = jnp.zeros((3, 2), jnp.result_type(float))
+    with pytest.raises(ValueError, match="betas: expected numbers that increase"):
+        annealed_importance.run(
+            start, log_ratio, slices(log_ratio), key=key, betas=betas
+        )

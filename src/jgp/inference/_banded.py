@@ -19,9 +19,10 @@ from jgp._model import Model
 from jgp._parameters import is_concrete
 from jgp._process import GaussianProcess
 from jgp._results import RESULTS, unless, worst
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._banded_posterior import BandedPosterior, Blocks
-from jgp.inference._data import positive_integer, prepare, tolerances
+from jgp.inference._data import prepare, tolerances
 from jgp.inference._exact import conditioning, masked, sites_of
 from jgp.likelihoods import AbstractGaussian
 

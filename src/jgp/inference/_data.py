@@ -214,17 +214,6 @@ def bounded(name: str, value: Any, low: float, high: float, dtype: Any) -> Any:
     return _scalar(value, dtype)
 
 
-def positive_integer(name: str, value: Any, *, least: int = 1) -> np.ndarray:
-    """An option as an int32 array; `ValueError` unless an integer >= `least` fits."""
-    integral = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not integral or value < least:
-        raise ValueError(f"{name}: got {value!r}, wanted an integer >= {least}.")
-    largest = np.iinfo(np.int32).max
-    if value > largest:
-        raise ValueError(f"{name}: got {value!r}, wanted an integer <= {largest}.")
-    return np.asarray(value, np.int32)
-
-
 def _is_number(value: Any) -> bool:
     array = np.asarray(value)
     return array.ndim == 0 and np.issubdtype(array.dtype, np.number)

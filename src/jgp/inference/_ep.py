@@ -36,8 +36,9 @@ from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
 from jgp._model import Model
 from jgp._parameters import is_concrete
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
-from jgp.inference._data import bounded, positive_integer, prepare, tolerances
+from jgp.inference._data import bounded, prepare, tolerances
 from jgp.inference._double_loop import double_loop
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._ep_sweep import (

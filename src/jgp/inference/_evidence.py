@@ -6,8 +6,9 @@ from jaxtyping import PRNGKeyArray
 
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation
-from jgp.inference._data import bounded, positive_integer
+from jgp.inference._data import bounded
 from jgp.inference._estimate import Evidence
 from jgp.inference._importance import importance_evidence
 from jgp.inference._particle_evidence import particle_evidence

@@ -16,12 +16,12 @@ from jgp._linalg import cholesky, diagonal_matrices
 from jgp._model import Model
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless, worst
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._coupled_posterior import CoupledPosterior
 from jgp.inference._data import (
     check_unmasked,
     is_coupled,
-    positive_integer,
     prepare,
     tolerances,
 )

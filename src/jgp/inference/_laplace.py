@@ -29,8 +29,9 @@ from jgp._implicit import fixed_point
 from jgp._linalg import apply_blocks
 from jgp._model import Model
 from jgp._results import RESULTS, unless
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
-from jgp.inference._data import positive_integer, prepare, tolerances
+from jgp.inference._data import prepare, tolerances
 from jgp.inference._gaussian_posterior import GaussianPosterior
 from jgp.inference._site_approximation import site_approximation
 from jgp.inference._site_posterior import SitePosterior, site_posterior

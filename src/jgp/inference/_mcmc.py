@@ -15,9 +15,9 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from jgp._linalg import apply_blocks, cholesky
 from jgp._model import Model
 from jgp._results import RESULTS, worst
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
-from jgp.inference._data import bounded, positive_integer, prepare
+from jgp.inference._data import bounded, prepare
 from jgp.inference._draws import DrawsPosterior
 from jgp.inference._laplace import laplace
 from jgp.inference._moves import (

@@ -28,8 +28,9 @@ from jgp._fixed_point import FixedPoint, iterate
 from jgp._implicit import fixed_point
 from jgp._lapack import one_by_one
 from jgp._model import Model
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
-from jgp.inference._data import bounded, positive_integer, prepare, tolerances
+from jgp.inference._data import bounded, prepare, tolerances
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._full_ep import check_size, full_ep
 from jgp.inference._site_approximation import site_approximation

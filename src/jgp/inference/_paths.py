@@ -23,7 +23,8 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import apply_blocks, cholesky, semidefinite_root, solve_upper
 from jgp._process import AbstractProcess
-from jgp.inference._data import check_inputs, positive_integer
+from jgp._types import positive_integer
+from jgp.inference._data import check_inputs
 
 # Cross-covariances held at once while a path is evaluated.
 CHUNK_SIZE = 2**22

@@ -31,9 +31,10 @@ from jgp._implicit import fixed_point
 from jgp._linalg import cholesky
 from jgp._model import Model
 from jgp._results import RESULTS, unless
+from jgp._types import positive_integer
 from jgp.inference._approximation import Approximation, check_approximation, finish
 from jgp.inference._bound import kl_to_prior, marginal_moments
-from jgp.inference._data import positive_integer, prepare, tolerances
+from jgp.inference._data import prepare, tolerances
 from jgp.inference._ep_evidence import stationary_evidence
 from jgp.inference._full_ep import check_size
 from jgp.inference._natural_gradient import (

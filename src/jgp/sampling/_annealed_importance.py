@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
+from jgp._parameters import is_concrete
 from jgp._results import RESULTS
 from jgp._types import as_float, check_key
 from jgp.sampling._importance import Sample
 from jgp.sampling._smc import init
+from jgp.sampling._steps import moved
 from jgp.sampling._tempering import Move, in_batches, log_power
 from jgp.sampling._weights import importance_ess, pareto_k
 
@@ -62,12 +65,19 @@ def run(
         batch_size: Particles that move at once; all by default.
 
     Raises:
-        ValueError: If `betas` is no vector, or `key` is no key.
+        ValueError: If `betas` is no vector or known not to increase from above 0 to 1,
+            `key` is no key, or a kernel returns no particle.
     """
     check_key(key)
     betas = as_float(betas)
     if betas.ndim != 1 or betas.size < 1:
         raise ValueError(f"betas: expected a vector, got shape {betas.shape}.")
+    if is_concrete(betas):
+        known = np.asarray(betas)
+        if not (np.all(np.diff(known, prepend=0) > 0) and known[-1] == 1):
+            raise ValueError(
+                f"betas: expected numbers that increase from above 0 to 1, got {known}."
+            )
     state = init(positions, log_ratio, batch_size=batch_size)
     num = state.particles.log_ratio.shape[0]
     dtype = state.particles.log_ratio.dtype
@@ -81,7 +91,7 @@ def run(
 
         def one(particle_and_key):
             particle, key = particle_and_key
-            return kernel(particle, key=key)
+            return moved(kernel(particle, key=key), particle, "move(beta, particles)")
 
         particles, infos = in_batches(one, (particles, keys), batch_size)
         means = jax.tree.map(lambda a: jnp.mean(a.astype(dtype), axis=0), infos)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import ArrayLike, PRNGKeyArray, PyTree
 
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
+from jgp.sampling._steps import check_steps, moved
 
 
 class Chain(NamedTuple):
@@ -55,17 +56,14 @@ def scan(
         from which another run can go on with another key.
 
     Raises:
-        ValueError: If a count is negative, `thinning` below 1 or `key` no key.
+        ValueError: If a count is none, `thinning` below 1, `key` no key, or a step no
+            step.
     """
     check_key(key)
-    for name, count, least in (
-        ("num_samples", num_samples, 0),
-        ("num_warmup", num_warmup, 0),
-        ("thinning", thinning, 1),
-    ):
-        if count < least:
-            raise ValueError(f"{name}: expected at least {least}, got {count}.")
-
+    positive_integer("num_samples", num_samples, least=0)
+    positive_integer("num_warmup", num_warmup, least=0)
+    positive_integer("thinning", thinning)
+    check_steps(step, warmup_step)
     warm = step if warmup_step is None else warmup_step
     state = warm_up(warm, state, key, 0, num_warmup, told=warmup_step is not None)
     draws, infos, state = sample(
@@ -88,7 +86,8 @@ def warm_up(
     def advance(state, iteration):
         step_key = jax.random.fold_in(key, iteration)
         numbered = (iteration,) if told else ()
-        return step(state, *numbered, key=step_key)[0], None
+        name = "warmup_step" if told else "step"
+        return moved(step(state, *numbered, key=step_key), state, name)[0], None
 
     return lax.scan(advance, state, start + jnp.arange(num))[0]
 
@@ -105,7 +104,8 @@ def sample(
     """Draws, the infos of every step from the one numbered `start`, and the state."""
 
     def advance(state, iteration):
-        return step(state, key=jax.random.fold_in(key, iteration))
+        step_key = jax.random.fold_in(key, iteration)
+        return moved(step(state, key=step_key), state, "step")
 
     def draw(state, iterations):
         state, infos = lax.scan(advance, state, iterations)

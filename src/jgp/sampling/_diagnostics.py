@@ -67,6 +67,8 @@ def effective_sample_size(
 def mcse_mean(draws: Float[ArrayLike, "chains draws *dims"]) -> Float[Array, "*dims"]:
     """The Monte Carlo standard error of the mean of all draws.
 
+    0 for draws that are all equal; R-hat, NaN there, tells that a chain is stuck.
+
     Args:
         draws: Draws of each chain, at least 4, with a finite variance.
 

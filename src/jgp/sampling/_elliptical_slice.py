@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from jgp._types import as_float
+from jgp._types import as_float, check_key, positive_integer
 from jgp.sampling._target import evaluate, evaluate_start, match
 
 
@@ -89,8 +89,8 @@ def step(
         ValueError: If a draw or the mean differs from the position in structure or
             shape, or `log_likelihood` is not scalar.
     """
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}.")
+    check_key(key)
+    max_steps = int(positive_integer("max_steps", max_steps))
     key_draw, key_level, key_angle, key_shrink = jax.random.split(key, 4)
     position, level = state
     dtype = level.dtype

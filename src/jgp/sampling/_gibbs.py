@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
 
+from jgp._types import check_key
 from jgp.sampling._target import match
 
 
@@ -58,10 +59,12 @@ def step(
 
     Raises:
         ValueError: If a name is no block of the position, there is none, or an update
-            returns another structure or shape than its block has.
+            returns another structure or shape than its block has, or numbers that the
+            block cannot hold (floats for one that starts with integers).
     """
     if not updates:
         raise ValueError("updates: expected an update of at least one block, got none.")
+    check_key(key)
     position, moved = state.position, {}
     for number, (name, update) in enumerate(updates.items()):
         old = _block(position, name)

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from jgp._parameters import is_concrete
-from jgp._types import as_float
+from jgp._types import as_float, check_key
 from jgp.sampling._target import evaluate, evaluate_start
 
 
@@ -115,6 +115,7 @@ def warm_up(
         ValueError: As for `init`.
         ImportError: Without blackjax.
     """
+    check_key(key)
     blackjax = imported()
     state = init(position, log_density)
     with mixed():
@@ -142,6 +143,7 @@ def stepped(
     *settings: int,
 ) -> tuple[State, Info]:
     """One step of a kernel of blackjax."""
+    check_key(key)
     start = imported().mcmc.hmc.HMCState(
         state.position, state.log_density, state.gradient
     )

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jgp._results import RESULTS
-from jgp._types import check_key
+from jgp._types import check_key, is_floating, positive_integer
 from jgp.sampling._target import evaluate
 from jgp.sampling._tempering import in_batches
 from jgp.sampling._weights import importance_ess, pareto_k
@@ -66,22 +66,34 @@ class Sample(NamedTuple):
         return Estimate(value, error)
 
     def integral(self, function: Callable[[Any], Array]) -> Estimate:
-        """∫P times a function of a draw, without bias, of a normalised Q."""
+        """∫P times a function of a draw, without bias, of a normalised Q.
+
+        The error is NaN where all weights are 0.
+        """
         values = jax.vmap(function)(self.draws)
         num = values.shape[0]
         terms = _where(_aligned(jnp.exp(self.log_weights), values), values)
-        return Estimate(
-            jnp.mean(terms, axis=0), jnp.std(terms, axis=0, ddof=1) / math.sqrt(num)
-        )
+        error = jnp.std(terms, axis=0, ddof=1) / math.sqrt(num)
+        # Draws that all miss P do not know how much of it they miss.
+        hit = jnp.any(self.log_weights > -jnp.inf)
+        return Estimate(jnp.mean(terms, axis=0), jnp.where(hit, error, jnp.nan))
 
     def resample(self, *, key: PRNGKeyArray, num: int) -> PyTree[Array]:
-        """Draws of about P, with repetitions, by the weights."""
+        """Draws of about P, with repetitions, by the weights; NaN where these fail."""
+        check_key(key)
+        num = int(positive_integer("num", num))
         total = jnp.cumsum(jax.nn.softmax(self.log_weights))
         u = total[-1] * jax.random.uniform(key, (num,), total.dtype)
         # The first whose total exceeds u: never one of weight 0.
         chosen = jnp.searchsorted(total, u, side="right")
         chosen = jnp.minimum(chosen, total.size - 1)
-        return jax.tree.map(lambda leaf: leaf[chosen], self.draws)
+        usable = self.result == RESULTS.successful
+
+        def of(leaf: Array) -> Array:
+            lost = jnp.nan if is_floating(leaf) else 0
+            return jnp.where(usable, leaf[chosen], jnp.asarray(lost, leaf.dtype))
+
+        return jax.tree.map(of, self.draws)
 
 
 def sample(
@@ -107,8 +119,7 @@ def sample(
         ValueError: If there are fewer than two draws, or `key` is no key.
     """
     check_key(key)
-    if num < 2:
-        raise ValueError(f"num: expected at least 2, got {num}.")
+    num = int(positive_integer("num", num, least=2))
 
     def one(key):
         position = draw(key)
@@ -134,4 +145,4 @@ def _aligned(weights: Float[Array, " num"], values: Array) -> Array:
 
 def _where(weights: Array, values: Array) -> Array:
     """Weights times values; a weight of 0 hides what is not finite."""
-    return jnp.where(weights > 0, weights * values, 0)
+    return jnp.where(weights == 0, 0, weights * values)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray, PyTree
 
-from jgp._types import as_float
+from jgp._types import as_float, check_key
 from jgp.sampling._target import evaluate, evaluate_start, match
 
 # The gain iteration^−DECAY: its sum diverges, so that any scale can be reached, and its
@@ -107,9 +107,10 @@ def step_by(
         key: A typed random key.
 
     Raises:
-        ValueError: If a proposal differs from the position in structure or shape, or
-            a log density is not scalar.
+        ValueError: If a proposal differs from the position in structure or shape, a
+            log density is not scalar, or `key` is no key.
     """
+    check_key(key)
     key_propose, key_accept = jax.random.split(key)
     old = state.position
     position = match(propose(old, key=key_propose), old, "A proposal")

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jgp._lapack import eigh
 from jgp._parameters import is_concrete
-from jgp._types import check_key
+from jgp._types import as_float, check_key, positive_integer
 from jgp.sampling._importance import Estimate
 from jgp.sampling._tempering import in_batches
 
@@ -63,8 +63,7 @@ def monte_carlo(
             `sobol_dimension` is less than 1, or `key` is no key.
     """
     check_key(key)
-    if num < 2:
-        raise ValueError(f"num: expected at least 2, got {num}.")
+    num = int(positive_integer("num", num, least=2))
     if sobol_dimension is None:
         inputs = jax.random.split(key, num)
     else:
@@ -72,10 +71,10 @@ def monte_carlo(
 
     def one(given):
         draw = sample(given)
-        value = jnp.asarray(function(draw))
+        value = as_float(function(draw))
         none = jnp.zeros(0, value.dtype)
         controls = none if control_variates is None else control_variates(draw)
-        return value, jnp.atleast_1d(jnp.asarray(controls))
+        return value, jnp.atleast_1d(as_float(controls))
 
     values, controls = in_batches(one, inputs, batch_size)
     if controls.ndim != 2:
@@ -140,8 +139,7 @@ def _sobol(key: PRNGKeyArray, num: int, dimension: int) -> Float[Array, "num d"]
     """Scrambled points in the open unit cube, one scrambling after another."""
     from scipy.stats import qmc
 
-    if dimension < 1:
-        raise ValueError(f"sobol_dimension: expected at least 1, got {dimension}.")
+    dimension = int(positive_integer("sobol_dimension", dimension))
     if not is_concrete(key):
         raise ValueError(
             "key: got a traced one, expected a concrete one for sobol_dimension, whose "

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
+from jgp._parameters import is_concrete
 from jgp._results import RESULTS, worst
-from jgp._types import as_float, check_key
+from jgp._types import as_float, check_key, positive_integer
 from jgp.sampling._target import evaluate
 
 # How far log P may pass log cQ by rounding, in units of the larger.
@@ -70,28 +71,34 @@ def sample(
         max_steps: The most rounds, of `num` draws of Q each.
 
     Raises:
-        ValueError: If a count is less than 1, `log_bound` is no scalar or `key` no key.
+        ValueError: If a count is less than 1, `log_bound` no scalar or known not to be
+            finite, or `key` no key.
     """
     check_key(key)
-    for name, count in (("num", num), ("max_steps", max_steps)):
-        if count < 1:
-            raise ValueError(f"{name}: expected at least 1, got {count}.")
+    num = int(positive_integer("num", num))
+    max_steps = int(positive_integer("max_steps", max_steps))
     bound = as_float(log_bound)
     if bound.shape != ():
         raise ValueError(f"log_bound: expected a scalar, got shape {bound.shape}.")
+    if is_concrete(bound) and not jnp.isfinite(bound):
+        raise ValueError(f"log_bound: expected a finite number, got {bound}.")
 
     def propose(key):
         draw_key, accept_key = jax.random.split(key)
         position = jax.tree.map(jnp.asarray, draw(draw_key))
         log_q = evaluate(log_proposal, position)
         log_p = evaluate(log_density, position)
+        possible = log_p > -jnp.inf
         ratio = log_p - log_q - bound.astype(log_p.dtype)
+        ratio = jnp.where(possible, ratio, -jnp.inf)
         # −log of a uniform is exponential: never log(0).
         level = -jax.random.exponential(accept_key, dtype=ratio.dtype)
+        # A ratio that is infinite, where Q is 0 but P is not, is beyond any rounding.
         scale = jnp.maximum(jnp.abs(log_p), jnp.abs(log_q))
+        scale = jnp.where(jnp.isfinite(scale), scale, 1)
         slack = ROUNDING_UNITS * jnp.finfo(ratio.dtype).eps * jnp.maximum(scale, 1)
-        kept = (level < ratio) & (log_p > -jnp.inf)
-        return position, ratio, kept, ratio > slack
+        # NaN is the ratio of two infinite densities.
+        return position, ratio, (level < ratio) & possible, ~(ratio <= slack)
 
     def round_of(carry):
         draws, found, largest, exceeded, step = carry

@@ -22,8 +22,9 @@ from jgp import _archive
 from jgp._cores import side_by_side
 from jgp._parameters import is_concrete
 from jgp._results import RESULTS
-from jgp._types import check_key
+from jgp._types import check_key, positive_integer
 from jgp.sampling._chains import sampled, warmed
+from jgp.sampling._steps import are_finite, check_starts, check_steps, stand_still
 
 # Steps of all chains between looks at the clock, unless told.
 CHUNK_SIZE = 500
@@ -37,8 +38,8 @@ class Run(NamedTuple):
             `reduce`, the last value of each chain.
         infos: One info a step after warm-up, (chains, steps, ...).
         state: The last state of each chain, to go on from with another key.
-        result: `never_moved` where all draws of a chain are one and the same,
-            `max_steps_reached` for a run that was interrupted.
+        result: `non_finite` where a draw is, `never_moved` where all draws of a chain
+            are one and the same, `max_steps_reached` for a run that was interrupted.
     """
 
     draws: PyTree
@@ -96,11 +97,22 @@ def run(
         The draws of all chains, and how they ended.
 
     Raises:
-        ValueError: If a count is out of range, `key` is no key, the states have another
-            leading axis, an argument is traced (use `scan`), or the checkpoint is of
-            another run.
+        ValueError: If a count is out of range, `key` is no key, a step no step, the
+            states have another leading axis or one is not finite, an argument is traced
+            (use `scan`), or the checkpoint is of another run.
     """
-    _check(state, key, num_samples, num_warmup, thinning, chains, chunk_size)
+    num_samples, chains, thinning, chunk_size = (
+        int(positive_integer(name, value))
+        for name, value in (
+            ("num_samples", num_samples),
+            ("chains", chains),
+            ("thinning", thinning),
+            ("chunk_size", chunk_size),
+        )
+    )
+    num_warmup = int(positive_integer("num_warmup", num_warmup, least=0))
+    check_steps(step, warmup_step)
+    _check(state, key, chains)
     if not isinstance(vectorize, bool):
         raise ValueError(f"vectorize: expected True or False, got {vectorize!r}.")
     state = jax.tree.map(jnp.asarray, state)
@@ -260,8 +272,10 @@ class _Progress:
         result = RESULTS.successful
         if interrupted:
             result = RESULTS.max_steps_reached
-        if self.plan.reduce is None and _stands_still(draws):
+        if self.plan.reduce is None and stand_still(draws):
             result = RESULTS.never_moved
+        if not are_finite(draws):
+            result = RESULTS.non_finite
         return Run(draws, _joined(self.infos), self.state, result)
 
 
@@ -284,27 +298,7 @@ def _joined(parts: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
 
 
-def _stands_still(draws: PyTree) -> bool:
-    """Whether all draws of some chain are one and the same."""
-    leaves = [leaf for leaf in jax.tree.leaves(draws) if leaf.shape[1] > 1]
-    if not leaves:
-        return False
-    same = [np.all(v == v[:, :1], axis=tuple(range(1, v.ndim))) for v in leaves]
-    return bool(np.any(np.all(same, axis=0)))
-
-
-def _check(state, key, num_samples, num_warmup, thinning, chains, chunk_size) -> None:
-    for name, count, least in (
-        ("num_samples", num_samples, 1),
-        ("num_warmup", num_warmup, 0),
-        ("thinning", thinning, 1),
-        ("chains", chains, 1),
-        ("chunk_size", chunk_size, 1),
-    ):
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ValueError(
-                f"{name}: expected an integer of at least {least}, got {count}."
-            )
+def _check(state: PyTree, key: PRNGKeyArray, chains: int) -> None:
     check_key(key)
     leaves = jax.tree.leaves(state)
     if not all(map(is_concrete, [*leaves, key])):
@@ -318,3 +312,4 @@ def _check(state, key, num_samples, num_warmup, thinning, chains, chunk_size) ->
             f"state: expected a leading axis of length chains = {chains} on every "
             f"array, got {sorted(lengths)}."
         )
+    check_starts(state)

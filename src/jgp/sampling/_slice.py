@@ -18,6 +18,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from jgp._parameters import is_concrete
+from jgp._types import check_key, positive_integer
 from jgp.sampling._metropolis import State, init
 from jgp.sampling._target import evaluate, match
 
@@ -59,14 +61,18 @@ def step(
         max_steps_out: The most widths that an interval reaches.
 
     Raises:
-        ValueError: If the widths differ from the position in structure or shape, or
-            `max_steps_out` is less than 1.
+        ValueError: If the widths differ from the position in structure or shape, or are
+            known not to be positive, or `max_steps_out` is less than 1.
     """
+    check_key(key)
     flat, unravel = ravel_pytree(state.position)
     if isinstance(width, int | float) or jnp.shape(width) == ():
         widths = jnp.full(flat.shape, width, flat.dtype)
     else:
         widths, _ = ravel_pytree(match(width, state.position, "The widths"))
+
+    if is_concrete(widths) and not bool(jnp.all(widths > 0)):
+        raise ValueError(f"width: expected positive numbers, got {width}.")
 
     def density(flat):
         return log_density(unravel(flat))
@@ -107,6 +113,7 @@ def step_along(
         ValueError: If a direction differs from the position in structure or shape, or
             `max_steps_out` is less than 1.
     """
+    check_key(key)
     direction_key, line_key = jax.random.split(key)
     direction = match(draw(direction_key), state.position, "A direction")
     flat, unravel = ravel_pytree(state.position)
@@ -144,8 +151,7 @@ def _along(
     key: PRNGKeyArray,
     max_steps_out: int,
 ) -> tuple[Float[Array, " d"], Float[Array, ""], Info]:
-    if max_steps_out < 1:
-        raise ValueError(f"max_steps_out: expected at least 1, got {max_steps_out}.")
+    max_steps_out = int(positive_integer("max_steps_out", max_steps_out))
     dtype = level.dtype
     height_key, place_key, share_key, shrink_key = jax.random.split(key, 4)
     # −log of a uniform is exponential: never log(0).

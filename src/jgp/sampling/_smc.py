@@ -26,11 +26,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree
 
+from jgp._parameters import is_concrete
 from jgp._results import RESULTS, unless
-from jgp._types import as_float, check_key
+from jgp._types import as_float, check_key, positive_integer
+from jgp.sampling._steps import moved
 from jgp.sampling._target import evaluate
 from jgp.sampling._tempering import Move, Particle, in_batches, log_power, next_beta
 from jgp.sampling._weights import importance_ess
@@ -113,7 +116,13 @@ def step(
         key: A typed random key.
         ess_fraction: As for `next_beta`.
         batch_size: Particles that move at once; all by default.
+
+    Raises:
+        ValueError: If `ess_fraction` is known not to lie in (0, 1), `key` is no key, or
+            a kernel returns no particle.
     """
+    check_key(key)
+    _check_fraction(ess_fraction)
     resample_key, move_key = jax.random.split(key)
     particles, beta, log_normaliser = state
     log_ratios = particles.log_ratio
@@ -128,16 +137,16 @@ def step(
         log_normaliser + total - math.log(log_ratios.shape[0]),
     )
 
-    def moved():
+    def rejuvenated():
         return rejuvenate(state, move, key=move_key, batch_size=batch_size)
 
     def unmoved():
-        shape = jax.eval_shape(moved)[1]
+        shape = jax.eval_shape(rejuvenated)[1]
         nothing = jax.tree.map(lambda s: jnp.full(s.shape, jnp.nan, s.dtype), shape)
         return state, nothing
 
     under_way = (new < 1) & jnp.isfinite(total)
-    state, infos = lax.cond(under_way, moved, unmoved)
+    state, infos = lax.cond(under_way, rejuvenated, unmoved)
     return state, Info(new, importance_ess(log_weights), infos)
 
 
@@ -159,6 +168,7 @@ def rejuvenate(
     Returns:
         The state, and the means over particles of what the moves told.
     """
+    check_key(key)
     dtype = state.beta.dtype
     keys = jax.random.split(key, state.particles.log_ratio.shape[0])
 
@@ -166,7 +176,7 @@ def rejuvenate(
 
     def one(particle_and_key):
         particle, key = particle_and_key
-        return kernel(particle, key=key)
+        return moved(kernel(particle, key=key), particle, "move(beta, particles)")
 
     particles, infos = in_batches(one, (state.particles, keys), batch_size)
     means = jax.tree.map(lambda a: jnp.mean(a.astype(dtype), axis=0), infos)
@@ -193,11 +203,10 @@ def run(
         batch_size: Particles that move at once; all by default.
 
     Raises:
-        ValueError: If `max_steps` is less than 1, or `key` is no key.
+        ValueError: As for `step`, or if `max_steps` is no integer of at least 1.
     """
     check_key(key)
-    if max_steps < 1:
-        raise ValueError(f"max_steps: expected at least 1, got {max_steps}.")
+    max_steps = int(positive_integer("max_steps", max_steps))
 
     def advance(state, t):
         return step(
@@ -231,6 +240,13 @@ def run(
     return Run(state, infos, num_steps, result)
 
 
+def _check_fraction(ess_fraction: ArrayLike) -> None:
+    if is_concrete(ess_fraction) and not 0 < float(np.asarray(ess_fraction)) < 1:
+        raise ValueError(
+            f"ess_fraction: expected a number in (0, 1), got {ess_fraction}."
+        )
+
+
 def systematic_resampling(
     weights: Float[Array, " num"], *, key: PRNGKeyArray
 ) -> Int[Array, " num"]:
@@ -242,6 +258,7 @@ def systematic_resampling(
         weights: Non-negative, with a positive sum.
         key: A typed random key.
     """
+    check_key(key)
     num, dtype = weights.shape[0], weights.dtype
     up_to = jnp.cumsum(weights)
     teeth = jnp.arange(num, dtype=dtype) + jax.random.uniform(key, dtype=dtype)

@@ -62,6 +62,18 @@ def match(tree: PyTree, position: PyTree[Array], name: str) -> PyTree[Array]:
                 f"{name} must have the shape of the position: expected {like.shape}, "
                 f"got {jnp.shape(leaf)}."
             )
+        kind = jnp.asarray(leaf).dtype
+        if _rank(kind) > _rank(like.dtype):
+            raise ValueError(
+                f"{name}: got {kind}, which {like.dtype} of the position cannot hold. "
+                "Start from a position of that kind."
+            )
         return jnp.asarray(leaf, like.dtype)
 
     return jax.tree.map(cast, tree, position)
+
+
+def _rank(dtype: Any) -> int:
+    """How much numbers of a kind can say: truth values, integers, floats."""
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next(i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind))
