@@ -46,7 +46,7 @@ LAYERS = {
         "sampling",
     },
     3: {"kernels", "likelihoods", "means", "priors"},
-    4: {"_mean_functions", "_process", "_coregionalised", "_model"},
+    4: {"_mean_functions", "_process", "_sparse_process", "_coregionalised", "_model"},
     5: {"inference", "quadrature"},
     6: {
         "_correction",

@@ -10,12 +10,19 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from jgp._linalg import semidefinite_root
 from jgp._mean_functions import mean_functions, means_of
-from jgp._process import AbstractProcess, independent, kernels_of
+from jgp._process import (
+    AbstractProcess,
+    GaussianProcess,
+    independent,
+    kernels_of,
+)
 from jgp.kernels import (
     AbstractKernel,
     Combined,
     Constant,
     Coregionalization,
+    Scaled,
+    Sum,
     check_domain,
     check_numbers,
     diagonal,
@@ -79,6 +86,15 @@ class CoregionalisedProcess(AbstractProcess):
         if rest.kernels:
             return chosen, rest
         return chosen, independent(Constant(0.0), num_latents=self.num_latents)
+
+    def latent(self, number: int) -> AbstractProcess:
+        """The process of one of the outputs alone."""
+        B = (each.covariance for each in self.coregionalizations)
+        variances = [each[number, number] for each in B]
+        terms = map(Scaled, self.kernels, variances)
+        means = self.mean_functions
+        mean = means[number if len(means) > 1 else 0]
+        return GaussianProcess(Sum(tuple(terms)), mean)
 
     def combine(
         self,

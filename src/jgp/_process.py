@@ -65,6 +65,10 @@ class AbstractProcess(eqx.Module):
             ValueError: if there are no such terms.
         """
 
+    @abc.abstractmethod
+    def latent(self, number: int) -> "AbstractProcess":
+        """The process of one of the latents alone."""
+
     def combine(
         self,
         x: Float[Array, "n d"],
@@ -138,6 +142,11 @@ class GaussianProcess(AbstractProcess):
         chosen, rest = split_terms(self.kernel, which)
         return GaussianProcess(chosen), GaussianProcess(rest)
 
+    def latent(self, number: int) -> AbstractProcess:
+        """The process itself, of its only latent."""
+        del number
+        return self
+
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """The prior mean at each input."""
         return means_of((self.mean_function,), x, 1)
@@ -195,6 +204,12 @@ class IndependentProcess(AbstractProcess):
             for kernels in zip(*pairs, strict=True)
         )
         return chosen, rest
+
+    def latent(self, number: int) -> AbstractProcess:
+        """The process of one of the latents alone."""
+        kernels, means = self.kernels, self.mean_functions
+        kernel = kernels[number if len(kernels) > 1 else 0]
+        return GaussianProcess(kernel, means[number if len(means) > 1 else 0])
 
     def mean(self, x: Float[Array, "n d"]) -> Float[Array, "n C"]:
         """The prior mean of each latent at each input."""
